@@ -1,0 +1,1 @@
+"""How fast is it, against what? Load generators and reports; never imported by the product."""

@@ -1,0 +1,1 @@
+"""What can be typed? One file a command, everything heavy imported late."""

@@ -1,0 +1,1 @@
+"""Who asked for what, and what became of it? The aiohttp server between people and engines."""

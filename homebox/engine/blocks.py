@@ -1,0 +1,315 @@
+"""Which block of KV memory belongs to whom, and what does it hold?
+
+A block holds the keys and values of `block_size` consecutive tokens. Every block is in exactly one place:
+
+    free     blank, in the free list
+    cached   nobody uses it, but its content is known: a hit until it is reused, least recently used first.
+             The free list *is* the prefix cache; there is no second structure.
+    used     referenced by `refs` block tables (or by frees that wait for a running step)
+
+Content is identified by (the parent block's content id, the block's tokens, extra), compared in full: the hash only
+finds candidates and is never trusted. Content ids are never reused, so a child whose parent was evicted can not be
+reached by mistake. Sequences free their tables from the tail, so children are evicted before their parents.
+
+`KVSpace` puts the pools of all layer groups under one roof and knows about steps: what a running step may still read
+is freed when that step completes. No tensors here: the pool hands out numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from homebox.engine.request import Sequence
+
+ROOT = 0  # the content id of "nothing before"
+BLANK = -1  # the content id of a block whose content nobody can name
+BEHIND_WINDOW = -1  # in a block table: this block was given back, no query can see it any more
+
+Key = tuple[int, tuple[int, ...], Hashable]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that share one block table. `window`: how many tokens back a query sees; None is all of them."""
+
+    layers: tuple[int, ...]
+    window: int | None = None
+
+
+class BlockPool:
+    """The blocks of one group. `hash_key` may be weak (tests use one byte): it only chooses a bucket."""
+
+    def __init__(self, total: int, block_size: int, hash_key: Callable[[Key], int] = hash) -> None:
+        self.total = total
+        self.block_size = block_size
+        self._hash_key = hash_key
+        self.refs = [0] * total
+        self.content = [BLANK] * total
+        self.key: list[Key | None] = [None] * total
+        self._free: deque[int] = deque(range(total))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._index: dict[int, list[int]] = {}
+        self._next_content = ROOT + 1
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` can give: free ones, and cached ones whose content would be forgotten."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def used(self) -> int:
+        return self.total - self.available
+
+    def allocate(self) -> int:
+        """One blank block with one reference. The caller has checked `available`."""
+        if self._free:
+            block = self._free.popleft()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            self._forget(block)
+        self.refs[block] = 1
+        return block
+
+    def find(self, key: Key) -> int | None:
+        """The block with exactly this content, used or cached. Pure."""
+        for block in self._index.get(self._hash_key(key), ()):
+            if self.key[block] == key:
+                return block
+        return None
+
+    def take(self, block: int) -> None:
+        """One more reference to a used or cached block."""
+        if self.refs[block] == 0:
+            del self._cached[block]
+        self.refs[block] += 1
+
+    def give_back(self, block: int) -> None:
+        """One reference less; at none, a block with known content stays as a cache entry."""
+        self.refs[block] -= 1
+        if self.refs[block] == 0:
+            if self.content[block] == BLANK:
+                self._free.append(block)
+            else:
+                self._cached[block] = None
+
+    def seal(self, block: int, key: Key) -> int:
+        """The block is full and computed: name its content. Returns the block that holds this content from now on:
+        the same one, or an older one with equal content, with a reference taken; the caller gives back its own."""
+        twin = self.find(key)
+        if twin is not None:
+            self.take(twin)
+            return twin
+        self.content[block] = self._next_content
+        self._next_content += 1
+        self.key[block] = key
+        self._index.setdefault(self._hash_key(key), []).append(block)
+        return block
+
+    def _forget(self, block: int) -> None:
+        key = self.key[block]
+        assert key is not None
+        bucket = self._index[self._hash_key(key)]
+        bucket.remove(block)
+        if not bucket:
+            del self._index[self._hash_key(key)]
+        self.key[block] = None
+        self.content[block] = BLANK
+
+    def check(self, references: dict[int, int], *, parents_outlive: bool) -> None:
+        """The invariant: free + cached + used = total, every reference explained, no child outlives its parent.
+        Raises AssertionError. Run at every step in tests, and when idle in production."""
+        free, cached = set(self._free), set(self._cached)
+        assert len(free) == len(self._free), "a block is free twice"
+        used = {block for block in range(self.total) if self.refs[block]}
+        assert not (free & cached or free & used or cached & used), "a block is in two places"
+        assert len(free) + len(cached) + len(used) == self.total, "a block is nowhere"
+        assert {b: self.refs[b] for b in used} == references, "a reference nobody can explain"
+        assert all(self.content[b] == BLANK and self.key[b] is None for b in free), "a free block has content"
+        assert all(self.content[b] != BLANK for b in cached), "a cached block has no content"
+        indexed = [block for bucket in self._index.values() for block in bucket]
+        assert sorted(indexed) == [b for b in range(self.total) if self.content[b] != BLANK], (
+            "the index is wrong"
+        )
+        if parents_outlive:
+            alive = {self.content[b] for b in indexed} | {ROOT}
+            assert all(self.key[b][0] in alive for b in indexed), "a child outlived its parent"  # type: ignore[index]
+
+
+class KVSpace:
+    """Block tables of sequences over all groups, and frees that wait for running steps."""
+
+    def __init__(
+        self, groups: Seq[Group], total: Seq[int], block_size: int, hash_key: Callable[[Key], int] = hash
+    ) -> None:
+        self.groups = tuple(groups)
+        self.block_size = block_size
+        self.pools = [BlockPool(n, block_size, hash_key) for n in total]
+        self._waiting: deque[tuple[int, int, int]] = deque()  # (step, group, block), frees in order
+        self.launched = 0
+        self.completed = 0
+
+    # -- steps
+
+    def launch(self, step: int) -> None:
+        self.launched = step
+
+    def complete(self, step: int) -> None:
+        """Step `step` has ended: what only it could still read is free now."""
+        self.completed = step
+        while self._waiting and self._waiting[0][0] <= step:
+            _, group, block = self._waiting.popleft()
+            self.pools[group].give_back(block)
+
+    def _give_back(self, group: int, block: int) -> None:
+        if self.launched > self.completed:
+            self._waiting.append((self.launched, group, block))
+        else:
+            self.pools[group].give_back(block)
+
+    # -- questions
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def held(self, seq: Sequence) -> int:
+        return sum(block != BEHIND_WINDOW for table in seq.tables for block in table)
+
+    def available(self) -> int:
+        """Blocks that every group can give now."""
+        return min(pool.available for pool in self.pools)
+
+    def arriving(self) -> int:
+        """Blocks that become available in the scarcest group when the running steps complete."""
+        waiting = Counter((group, block) for _, group, block in self._waiting)
+        coming = [pool.available for pool in self.pools]
+        for (group, block), count in waiting.items():
+            coming[group] += self.pools[group].refs[block] == count
+        return min(coming) - self.available()
+
+    def capacity_tokens(self) -> int:
+        """The longest sequence that could be alone in here."""
+        sizes = [
+            pool.total for group, pool in zip(self.groups, self.pools, strict=True) if group.window is None
+        ]
+        return min(sizes or [pool.total for pool in self.pools]) * self.block_size
+
+    def match(self, seq: Sequence) -> list[list[int]]:
+        """Cached blocks that this sequence could adopt, per group, equally many. At least its last token is left to
+        compute. Pure: admission and prefix lookup are one query."""
+        if seq.submit.sampling.prompt_logprobs is not None:
+            return [[] for _ in self.pools]
+        most = (len(seq.tokens) - 1) // self.block_size
+        found: list[list[int]] = []
+        for pool in self.pools:
+            chain, blocks = ROOT, []
+            for i in range(most):
+                block = pool.find(self._key(seq, i, chain))
+                if block is None:
+                    break
+                blocks.append(block)
+                chain = pool.content[block]
+            most = len(blocks)
+            found.append(blocks)
+        return [blocks[:most] for blocks in found]
+
+    def unused_hits(self, hits: list[list[int]]) -> int:
+        """Of matched blocks, how many nobody uses now: adopting them takes from what is available."""
+        return max(
+            (sum(pool.refs[b] == 0 for b in blocks) for pool, blocks in zip(self.pools, hits, strict=True)),
+            default=0,
+        )
+
+    # -- changes
+
+    def adopt(self, seq: Sequence, hits: list[list[int]]) -> int:
+        """Start the sequence's tables with matched blocks. Returns the tokens that need no computing."""
+        seq.tables, seq.chains = [], []
+        for pool, blocks in zip(self.pools, hits, strict=True):
+            for block in blocks:
+                pool.take(block)
+            seq.tables.append(list(blocks))
+            seq.chains.append(pool.content[blocks[-1]] if blocks else ROOT)
+        seq.sealed = len(hits[0])
+        seq.computed = seq.scheduled = seq.sealed * self.block_size
+        self._leave_window(seq)
+        return seq.computed
+
+    def missing(self, seq: Sequence, tokens: int) -> int:
+        """Blocks that the sequence still needs, in each group, to hold `tokens`."""
+        return max(0, self.blocks_for(tokens) - len(seq.tables[0]))
+
+    def extend(self, seq: Sequence, tokens: int) -> bool:
+        """Make room for the first `tokens` of the sequence; False, and nothing changed, where blocks are short."""
+        more = self.missing(seq, tokens)
+        if more > self.available():
+            return False
+        for pool, table in zip(self.pools, seq.tables, strict=True):
+            table.extend(pool.allocate() for _ in range(more))
+        return True
+
+    def settle(self, seq: Sequence) -> None:
+        """A step of this sequence has completed: put its newly full blocks in the index, and give back what no
+        later query can see. Where equal content exists already: adopt that first, then free our own."""
+        while (seq.sealed + 1) * self.block_size <= seq.computed:
+            i = seq.sealed
+            for g, pool in enumerate(self.pools):
+                own = seq.tables[g][i]
+                block = pool.seal(own, self._key(seq, i, seq.chains[g]))
+                seq.chains[g] = pool.content[block]
+                if block != own:
+                    seq.tables[g][i] = block
+                    self._give_back(g, own)
+            seq.sealed += 1
+        self._leave_window(seq)
+
+    def release(self, seq: Sequence) -> None:
+        """Give everything back, tail first, so that children are evicted before their parents."""
+        for g, table in enumerate(seq.tables):
+            for block in reversed(table):
+                if block != BEHIND_WINDOW:
+                    self._give_back(g, block)
+        seq.tables, seq.chains, seq.sealed = [], [], 0
+        seq.computed = seq.scheduled = 0
+
+    def _leave_window(self, seq: Sequence) -> None:
+        for g, group in enumerate(self.groups):
+            if group.window is None:
+                continue
+            # The next query is at position `computed`; it sees back to computed - window + 1. Only sealed blocks
+            # leave: the chain of keys must have passed them.
+            behind = min((seq.computed - group.window + 1) // self.block_size, seq.sealed)
+            for i in range(behind - 1, -1, -1):
+                if seq.tables[g][i] == BEHIND_WINDOW:
+                    break
+                self._give_back(g, seq.tables[g][i])
+                seq.tables[g][i] = BEHIND_WINDOW
+
+    def _key(self, seq: Sequence, index: int, parent: int) -> Key:
+        start, end = index * self.block_size, (index + 1) * self.block_size
+        # Timing must not tell one member what another asked: a block is shared across persons only where the daemon
+        # vouches for all of it.
+        person = "" if end <= seq.submit.shared_prefix else seq.person
+        return parent, tuple(seq.tokens[start:end]), (seq.submit.adapter, person)
+
+    def check(self, sequences: Seq[Sequence]) -> None:
+        """The invariant over everything: see `BlockPool.check`."""
+        for g, (pool, group) in enumerate(zip(self.pools, self.groups, strict=True)):
+            references: dict[int, int] = {}
+            for block in [b for s in sequences if s.tables for b in s.tables[g]]:
+                if block != BEHIND_WINDOW:
+                    references[block] = references.get(block, 0) + 1
+            for _, waiting_group, block in self._waiting:
+                if waiting_group == g:
+                    references[block] = references.get(block, 0) + 1
+            pool.check(references, parents_outlive=group.window is None)

@@ -1,0 +1,146 @@
+"""How many prompt tokens fit into a step without freezing anybody?
+
+A step is bounded by time, not tokens. Its time is modelled as
+
+    step_ms = a + b * tokens + c * kv_tokens_read + d * query_key_pairs
+
+with coefficients that are never negative, fitted online to what steps really took. The samples are kept by size (a
+few of each power of two of tokens), so that an hour of plain decoding does not make the model forget what a chunk of
+prefill costs. Plain Python on a few dozen samples; the scheduler asks, the loop tells.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from dataclasses import dataclass
+
+_KEPT_PER_SIZE = 12
+_REFIT_EVERY = 8
+_UNITS = (
+    1.0,
+    1e-2,
+    1e-4,
+    1e-6,
+)  # scales of the four features, so that the normal equations stay well conditioned
+
+
+_Sample = tuple[tuple[float, ...], float, float]  # scaled features, ms, weight
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step has to do. Loads add up."""
+
+    tokens: int = 0
+    kv_tokens: int = 0
+    query_key_pairs: int = 0
+
+    def __add__(self, other: Load) -> Load:
+        return Load(
+            self.tokens + other.tokens,
+            self.kv_tokens + other.kv_tokens,
+            self.query_key_pairs + other.query_key_pairs,
+        )
+
+
+def chunk_load(start: int, count: int) -> Load:
+    """The load of computing `count` tokens behind `start` cached ones."""
+    return Load(count, start + count, count * start + count * (count + 1) // 2)
+
+
+def _sample(load: Load, step_ms: float, weight: float = 1.0) -> _Sample:
+    """Weighted by 1 / ms^2, so that a decode step of 10 ms counts as much as a chunk of 250 ms."""
+    features = (1.0, load.tokens, load.kv_tokens, load.query_key_pairs)
+    scaled = tuple(f * u for f, u in zip(features, _UNITS, strict=True))
+    return scaled, step_ms, weight / (step_ms * step_ms)
+
+
+_PRIOR_WEIGHT = 0.05
+_PRIOR_LOADS = (
+    chunk_load(0, 1),
+    chunk_load(4000, 1),
+    chunk_load(0, 64),
+    chunk_load(4000, 64),
+    chunk_load(0, 512),
+)
+
+
+class StepTime:
+    """The model. It begins with the given coefficients (ms a unit) and keeps a faint belief in them, so that a few
+    samples of one size cannot say anything about another."""
+
+    def __init__(self, prior: tuple[float, float, float, float] = (5.0, 1.0, 1e-3, 2e-5)) -> None:
+        self.coefficients = prior
+        self._samples: dict[int, deque[_Sample]] = {}
+        self._prior = [
+            _sample(load, max(self.predict_ms(load), 1e-3), _PRIOR_WEIGHT) for load in _PRIOR_LOADS
+        ]
+        self._since_fit = 0
+
+    def predict_ms(self, load: Load) -> float:
+        a, b, c, d = self.coefficients
+        return a + b * load.tokens + c * load.kv_tokens + d * load.query_key_pairs
+
+    def observe(self, load: Load, step_ms: float) -> None:
+        """A step with this load took so long."""
+        kept = self._samples.setdefault(load.tokens.bit_length(), deque(maxlen=_KEPT_PER_SIZE))
+        kept.append(_sample(load, max(step_ms, 1e-3)))
+        self._since_fit += 1
+        if self._since_fit >= _REFIT_EVERY or len(kept) <= 2:
+            self._fit()
+            self._since_fit = 0
+
+    def fit_chunk(self, base: Load, start: int, most: int, limit_ms: float) -> int:
+        """The longest chunk, at most `most` tokens, that keeps a step of `base` plus the chunk under `limit_ms`."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.predict_ms(base + chunk_load(start, middle)) <= limit_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _fit(self) -> None:
+        """Non-negative least squares over relative errors: with four unknowns, trying every subset is exact."""
+        rows = [*self._prior, *(sample for kept in self._samples.values() for sample in kept)]
+        gram = [[sum(w * x[i] * x[j] for x, _, w in rows) for j in range(4)] for i in range(4)]
+        right = [sum(w * x[i] * y for x, y, w in rows) for i in range(4)]
+        total = sum(w * y * y for _, y, w in rows)
+        best: tuple[float, list[float]] | None = None
+        for size in range(1, 5):
+            for subset in itertools.combinations(range(4), size):
+                solution = _solve(gram, right, subset)
+                if solution is None or min(solution) < 0:
+                    continue
+                error = (
+                    total
+                    - 2 * sum(solution[i] * right[i] for i in range(4))
+                    + sum(solution[i] * gram[i][j] * solution[j] for i in range(4) for j in range(4))
+                )
+                if best is None or error < best[0] - 1e-9:
+                    best = error, solution
+        if best is not None:
+            a, b, c, d = (s * u for s, u in zip(best[1], _UNITS, strict=True))
+            self.coefficients = (a, b, c, d)
+
+
+def _solve(gram: list[list[float]], right: list[float], subset: tuple[int, ...]) -> list[float] | None:
+    """Solve the normal equations restricted to `subset`; None where they are singular. A trace of ridge keeps
+    features that never varied from exploding."""
+    n = len(subset)
+    matrix = [[gram[i][j] * (1 + 1e-6 * (i == j)) for j in subset] + [right[i]] for i in subset]
+    for column in range(n):
+        pivot = max(range(column, n), key=lambda r: abs(matrix[r][column]))
+        if abs(matrix[pivot][column]) < 1e-15:
+            return None
+        matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
+        for r in range(n):
+            if r != column:
+                factor = matrix[r][column] / matrix[column][column]
+                matrix[r] = [x - factor * y for x, y in zip(matrix[r], matrix[column], strict=True)]
+    solution = [0.0] * 4
+    for row, i in enumerate(subset):
+        solution[i] = matrix[row][n] / matrix[row][row]
+    return solution

@@ -1,0 +1,114 @@
+"""The loop: plan, launch, collect, tell.
+
+    submit, abort -> Scheduler.plan -> Runner.launch ... Runner.collect -> Scheduler.commit -> frames to the daemon
+
+`Engine` has no socket and no thread: whoever owns it calls `step` while there is work and hands it requests in
+between, which is when they take effect. With `depth` 2 the next step is launched before the oldest is read back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from homebox.engine.plan import StepPlan, StepResult
+from homebox.engine.scheduler import Scheduler
+from homebox.wire.frames import FromEngine, Progress, StepDone, StepStarted, Submit
+
+PLACES_EVERY_S = 0.1
+
+
+class StepRunner(Protocol):
+    def launch(self, plan: StepPlan) -> Any: ...
+
+    def collect(self, handle: Any) -> StepResult: ...
+
+
+class Flight(NamedTuple):
+    """A launched step."""
+
+    plan: StepPlan
+    handle: Any
+    started_at: float
+    plan_ms: float
+
+
+class Engine:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner,
+        emit: Callable[[FromEngine], None],
+        *,
+        depth: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._emit = emit
+        self._depth = depth
+        self._clock = clock
+        self._flights: deque[Flight] = deque()
+        self._places_at = float("-inf")
+
+    def submit(self, request: Submit) -> None:
+        if (refused := self.scheduler.submit(request)) is not None:
+            self._emit(refused)
+
+    def abort(self, request_id: str) -> None:
+        self.scheduler.abort(request_id)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to compute, nothing in flight."""
+        return not self._flights and not self.scheduler.live
+
+    def step(self) -> bool:
+        """Launch what can be launched, collect one step. False where there was none to collect: the caller waits for
+        the next request."""
+        while len(self._flights) < self._depth and self._launch():
+            pass
+        if not self._flights:
+            ended = self.scheduler.take_ended()
+            if ended or self.scheduler.queue_changed:
+                self._tell(ended)
+            return False
+        flight = self._flights.popleft()
+        result = self._runner.collect(flight.handle)
+        progress = self.scheduler.commit(flight.plan, result)
+        self._tell(progress + self.scheduler.take_ended(), flight, result.step_ms)
+        return True
+
+    def _launch(self) -> bool:
+        before = self._clock()
+        plan = self.scheduler.plan(before)
+        if plan is None:
+            return False
+        self._emit(StepStarted(plan.step, plan.predicted_ms, [row.id for row in plan.rows]))
+        started = self._clock()
+        handle = self._runner.launch(plan)
+        self._flights.append(Flight(plan, handle, started, (started - before) * 1e3))
+        return True
+
+    def _tell(self, progress: list[Progress], flight: Flight | None = None, step_ms: float = 0.0) -> None:
+        now, places = self._clock(), None
+        if self.scheduler.queue_changed and now - self._places_at >= PLACES_EVERY_S:
+            places = self.scheduler.places()
+            self.scheduler.queue_changed, self._places_at = False, now
+        self._emit(
+            StepDone(
+                step=flight.plan.step if flight else 0,
+                progress=progress,
+                pool=self.scheduler.pool_state(),
+                running=len(self.scheduler.running),
+                waiting=len(self.scheduler.waiting),
+                started_at=flight.started_at if flight else now,
+                step_ms=step_ms,
+                plan_ms=flight.plan_ms if flight else 0.0,
+                decode_rows=flight.plan.decode_rows if flight else 0,
+                prefill_tokens=flight.plan.prefill_tokens if flight else 0,
+                places=places,
+            )
+        )

@@ -1,0 +1,73 @@
+"""What exactly does one step compute?
+
+A `StepPlan` is all that the runner gets: immutable, made of numbers only, serialisable (`encode`), so that a step that
+hung or crashed can be written down and run again elsewhere. A `StepResult` is all that comes back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from homebox.wire.frames import Sampling, TokenLogprob
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """A sequence takes a slot of the runner: how its tokens are chosen, and what it holds so far."""
+
+    slot: int
+    sampling: Sampling
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Tokens `start` .. `start + count - 1` of one sequence.
+
+    `tokens` are their ids; it is empty where the only one was sampled by a step that is not read back yet: the runner
+    keeps it in its token pool under `slot`. `tables[group]` are the block tables; blocks behind a sliding window are
+    -1. With `sample`, the step chooses the token at position `start + count`. `targets` are the prompt's next tokens
+    whose logprobs are asked for, aligned with the row's first positions.
+    """
+
+    id: str
+    serial: int
+    residency: int
+    slot: int
+    start: int
+    count: int
+    tokens: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    sample: bool
+    targets: tuple[int, ...] = ()
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    step: int
+    rows: tuple[Row, ...]
+    admitted: tuple[Admission, ...]
+    decode_rows: int
+    prefill_tokens: int
+    kv_tokens: int  # context tokens read
+    query_key_pairs: int
+    predicted_ms: float
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a row made. `error` in words: the request ends with it, the engine goes on."""
+
+    token: int = -1
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str = ""
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """One outcome for each row of the plan, in its order. `step_ms`: how long the device was at it."""
+
+    step: int
+    outcomes: tuple[Outcome, ...]
+    step_ms: float
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(StepPlan).decode

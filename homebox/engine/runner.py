@@ -1,0 +1,122 @@
+"""How does a plan become numbers?
+
+`launch(plan) -> handle`, `collect(handle) -> result`: the loop may launch the next step before it reads this one. The
+runner keeps what must not travel with every plan: the model, the KV memory, and for each slot how its tokens are
+chosen and which token came last, so that a step can be launched whose input nobody has read back yet.
+
+On the CPU a launch computes at once and the handle is the result; the order of calls is all that the interface promises.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import torch
+
+from homebox.engine.plan import Outcome, Row, StepPlan, StepResult
+from homebox.engine.sampler import SlotState, choose, score
+from homebox.kernels.attention import Attention, BatchShape
+from homebox.model.decoder import Decoder
+from homebox.wire.frames import TokenLogprob
+
+
+class Handle(NamedTuple):
+    result: StepResult
+
+
+class Runner:
+    def __init__(self, decoder: Decoder, attention: Attention, slots: int) -> None:
+        self._decoder = decoder
+        self._attention = attention
+        self._slots: list[SlotState | None] = [None] * slots
+        self._last_tokens = [0] * slots
+        self._device = decoder.weights.embedding.device
+
+    def launch(self, plan: StepPlan) -> Handle:
+        """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""
+        started = time.perf_counter()
+        for admission in plan.admitted:
+            self._slots[admission.slot] = SlotState.of(admission)
+        with torch.inference_mode():
+            outcomes = self._run(plan.rows)
+        return Handle(StepResult(plan.step, tuple(outcomes), (time.perf_counter() - started) * 1e3))
+
+    def collect(self, handle: Handle) -> StepResult:
+        """Wait for the step and read back what it made."""
+        return handle.result
+
+    def measure(self, tokens: int) -> float:
+        """Milliseconds of a step of `tokens` prompt tokens of nobody, written where a later step writes anyway: what
+        the step-time model knows before the first request. Also brings the weights into memory."""
+        size = -(-tokens // self._block_size())
+        groups = len(self._attention.windows)
+        shape = BatchShape((0,), (tokens,), ((tuple(range(size)),),) * groups)
+        started = time.perf_counter()
+        with torch.inference_mode():
+            self._attention.plan(shape)
+            ids = torch.zeros(tokens, dtype=torch.int64, device=self._device)
+            hidden = self._decoder.forward(ids, torch.arange(tokens, device=self._device), self._attention)
+            self._decoder.logits(hidden[-1:])
+        return (time.perf_counter() - started) * 1e3
+
+    def _block_size(self) -> int:
+        return self._attention.cache.block_size
+
+    def _run(self, rows: tuple[Row, ...]) -> list[Outcome]:
+        ids: list[int] = []
+        positions: list[int] = []
+        for row in rows:
+            ids += row.tokens or (self._last_tokens[row.slot],)
+            positions += range(row.start, row.start + row.count)
+        groups = range(len(rows[0].tables))
+        self._attention.plan(
+            BatchShape(
+                starts=tuple(row.start for row in rows),
+                counts=tuple(row.count for row in rows),
+                tables=tuple(tuple(row.tables[g] for row in rows) for g in groups),
+            )
+        )
+        hidden = self._decoder.forward(
+            torch.tensor(ids, device=self._device),
+            torch.tensor(positions, device=self._device),
+            self._attention,
+        )
+        return self._outcomes(rows, hidden)
+
+    def _outcomes(self, rows: tuple[Row, ...], hidden: torch.Tensor) -> list[Outcome]:
+        ends: list[int] = []
+        prompt_scores: list[tuple[TokenLogprob, ...]] = []
+        offset = 0
+        for row in rows:
+            prompt_scores.append(self._score_prompt(row, hidden[offset : offset + len(row.targets)]))
+            offset += row.count
+            if row.sample:
+                ends.append(offset - 1)
+        chosen: list[Outcome] = []
+        sampled = [row for row in rows if row.sample]
+        if sampled:
+            logits = self._decoder.logits(hidden[torch.tensor(ends, device=self._device)])
+            states = [self._state(row) for row in sampled]
+            chosen = choose(logits, states, [row.start + row.count for row in sampled])
+            for row, state, outcome in zip(sampled, states, chosen, strict=True):
+                state.add(outcome.token)
+                self._last_tokens[row.slot] = max(outcome.token, 0)
+        made = iter(chosen)
+        outcomes = []
+        for row, scores in zip(rows, prompt_scores, strict=True):
+            outcome = next(made) if row.sample else Outcome()
+            outcomes.append(Outcome(outcome.token, outcome.logprob, scores, outcome.error))
+        return outcomes
+
+    def _state(self, row: Row) -> SlotState:
+        state = self._slots[row.slot]
+        assert state is not None, f"slot {row.slot} was never admitted"
+        return state
+
+    def _score_prompt(self, row: Row, hidden: torch.Tensor) -> tuple[TokenLogprob, ...]:
+        if not row.targets:
+            return ()
+        top = self._state(row).sampling.prompt_logprobs or 0
+        distributions = torch.log_softmax(self._decoder.logits(hidden), dim=-1)
+        return tuple(score(d, t, top) for d, t in zip(distributions, row.targets, strict=True))

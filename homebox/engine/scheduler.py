@@ -1,0 +1,449 @@
+"""Which tokens does the next step compute?
+
+State and budget in, an immutable `StepPlan` out; results in, `Progress` out. Pure: no clock of its own, no tensors, no
+sockets, so that a million steps can be played in a test. In this order, each plan:
+
+1. everyone who is decoding gets a token;
+2. waiting requests are admitted while slots and blocks last, whose turn it is by class and person;
+3. prefill gets what is left of the step's *time*, split over a few prompts, least remaining work first, with ageing.
+
+Out of blocks, cached ones are forgotten first, then the newest sequence of the lowest class gives way (it is computed
+again later); the oldest of the highest class never does, so it always finishes. Any number of steps may be launched
+before the oldest is collected: a sequence counts its tokens in flight, and what a running step may still touch is
+freed when that step completes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from homebox.engine.blocks import KVSpace
+from homebox.engine.budget import Load, StepTime, chunk_load
+from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
+from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult
+from homebox.engine.queue import WaitingRoom
+from homebox.engine.request import CLASS_RANK, Sequence, State
+from homebox.wire.frames import FinishReason, Place, PoolState, Progress, Refused, Submit
+
+HORIZON_TOKENS = 256  # admission looks this far beyond the prompt, not to max_tokens
+PROMPTS_PER_STEP = 3
+AGEING_TOKENS = 64  # each plan that passes a prompt over makes it look so much shorter
+FLOOR_TOKENS = 16  # some prompt gets at least this ...
+FLOOR_EVERY = 8  # ... in every so many plans, whatever the budget
+KEEP_TOKENS = 64  # a sequence does not give way to somebody who waits before it made so many tokens ...
+KEEP_S = 1.0  # ... or ran for so long
+BYPASSES = 32  # a request that waits for blocks may be overtaken by so many smaller ones
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`decode_step_ms`: a step with live decoders stays under max(2 x the pure decode step, this)."""
+
+    max_context: int
+    max_running: int = 32
+    max_chunk_tokens: int = 512
+    decode_step_ms: float = 20.0
+    prefill_step_ms: float = 250.0
+
+
+class Share(NamedTuple):
+    """A sequence's part of the step that is being planned."""
+
+    seq: Sequence
+    tokens: int
+    residency: int
+
+
+class Scheduler:
+    def __init__(self, limits: Limits, space: KVSpace, step_time: StepTime | None = None) -> None:
+        self.limits = limits
+        self.space = space
+        self.step_time = step_time or StepTime()
+        self.ledger = Ledger()
+        self.waiting = WaitingRoom(self.ledger)
+        self.running: list[Sequence] = []  # by rank
+        self.live: dict[str, Sequence] = {}
+        self.preemptions = 0
+        self.prefix_hit_tokens = 0
+        self.prefix_query_tokens = 0
+        self.queue_changed = False
+        self._slots = list(range(limits.max_running - 1, -1, -1))
+        self._serial = 0
+        self._residency = 0
+        self._step = 0
+        self._starved = 0
+        self._displaced = False
+        self._entered: list[Sequence] = []  # admitted, and the runner does not know yet
+        self._ended: list[tuple[int, Progress]] = []  # (deliver once this step completed, the last progress)
+
+    # ------------------------------------------------------------------ requests come and go
+
+    def submit(self, request: Submit) -> Refused | None:
+        """Queue a request, or say why it can never run here."""
+        tokens = len(request.prompt) + len(request.output)
+        capacity = self.space.capacity_tokens()
+        if request.id in self.live:
+            return Refused(request.id, "invalid_request", f"a request {request.id!r} is already running")
+        if request.kind != "generate" or request.grammar or request.adapter:
+            return Refused(
+                request.id, "invalid_request", "embeddings, grammars and adapters are not built yet"
+            )
+        if not request.prompt:
+            return Refused(
+                request.id, "invalid_request", "the prompt is empty: there is nothing to go on from"
+            )
+        if tokens >= self.limits.max_context:
+            return Refused(
+                request.id,
+                "context_length_exceeded",
+                f"This model's maximum context length is {self.limits.max_context} tokens; the prompt has {tokens} "
+                f"and no room is left for an answer.",
+            )
+        if tokens >= capacity:
+            return Refused(
+                request.id,
+                "context_length_exceeded",
+                f"This model's maximum context length is {capacity} tokens here (so much memory is set aside for "
+                f"it); the prompt has {tokens}.",
+            )
+        self._serial += 1
+        limit = min(self.limits.max_context, capacity, len(request.prompt) + request.sampling.max_tokens)
+        seq = Sequence(request, self._serial, limit)
+        self.live[request.id] = seq
+        self.ledger.arrive(seq.person)
+        self.waiting.join(seq)
+        self.queue_changed = True
+        if (ending := seq.ending()) is not None:  # replayed, and it had all its tokens already
+            self._end(seq, *ending)
+        return None
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; an unknown or ended one is ignored. Its last progress is delivered when its blocks are
+        free."""
+        if (seq := self.live.get(request_id)) is not None:
+            self._end(seq, "cancelled")
+
+    def take_ended(self) -> list[Progress]:
+        """The last progress of requests that ended outside `commit` and whose blocks are free."""
+        ready = [progress for step, progress in self._ended if step <= self.space.completed]
+        self._ended = [entry for entry in self._ended if entry[0] > self.space.completed]
+        return ready
+
+    def places(self) -> list[Place]:
+        return self.waiting.places(self._held())
+
+    def pool_state(self) -> PoolState:
+        pools = self.space.pools
+        return PoolState(
+            total=sum(p.total for p in pools),
+            used=sum(p.used for p in pools),
+            cached=sum(p.cached for p in pools),
+            free=sum(p.free for p in pools),
+            prefix_hit_tokens=self.prefix_hit_tokens,
+            prefix_query_tokens=self.prefix_query_tokens,
+            preemptions=self.preemptions,
+        )
+
+    # ------------------------------------------------------------------ one step
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step, or None where nothing can be computed now. `now` is seconds on any steady clock."""
+        work: list[Share] = []
+        load = Load()
+        for seq in list(self.running):
+            ready = seq.state is State.RUNNING and seq.pending == 1 and not seq.exhausted
+            if ready and self._make_room(seq, seq.scheduled + 1):
+                work.append(Share(seq, 1, seq.residency))
+                load += chunk_load(seq.scheduled, 1)
+        self._admit(now)
+        work += self._prefill(load, decoders=len(work))
+        # Making room may have sent away somebody who had a share already.
+        work = [s for s in work if s.seq.state is State.RUNNING and s.seq.residency == s.residency]
+        if any(s.seq.alone for s in work):
+            work = [next(s for s in work if s.seq.alone)]
+        return self._launch(work) if work else None
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[Progress]:
+        """Step `plan` has completed. Steps are committed in the order in which they were planned."""
+        load = Load(sum(r.count for r in plan.rows), plan.kv_tokens, plan.query_key_pairs)
+        self.step_time.observe(load, result.step_ms)
+        progress: list[Progress] = []
+        for row, outcome in zip(plan.rows, result.outcomes, strict=True):
+            seq = self.live.get(row.id)
+            if seq is not None and seq.serial == row.serial:
+                progress.append(self._commit_row(seq, row, outcome))
+        self.space.complete(plan.step)
+        return progress
+
+    # ------------------------------------------------------------------ planning
+
+    def _admit(self, now: float) -> None:
+        self._displaced = False
+        while self.waiting and not any(s.alone for s in self.running):
+            overtaken: list[Sequence] = []
+            for seq in self.waiting.candidates(self._held()):
+                if seq.in_flight:  # preempted, and its running step may still bring a token
+                    continue
+                if self._fits(seq) or self._displace(seq, now):
+                    self._enter(seq, now)
+                    for other in overtaken:
+                        other.passed_over += 1
+                    break
+                if not self._slots or seq.passed_over >= BYPASSES:
+                    return
+                overtaken.append(seq)
+            else:
+                return
+
+    def _fits(self, seq: Sequence) -> bool:
+        """A slot is free, and blocks for the prompt and a short horizon beyond what others were promised."""
+        if not self._slots:
+            return False
+        hits = self.space.match(seq)
+        need = self.space.blocks_for(min(seq.limit, len(seq.tokens) + HORIZON_TOKENS))
+        need += self.space.unused_hits(hits) - len(hits[0])
+        free = self.space.available() - sum(self._promised(s) for s in self.running)
+        # With nobody else here it fits: what can never fit was refused at submit.
+        return need <= free or (not self.running and self.space.launched == self.space.completed)
+
+    def _promised(self, seq: Sequence) -> int:
+        return self.space.missing(
+            seq, min(seq.limit, max(len(seq.tokens), seq.prompt_tokens + HORIZON_TOKENS))
+        )
+
+    def _displace(self, seq: Sequence, now: float) -> bool:
+        """Somebody with nothing running waits while others hold everything: the newest sequence of whoever holds
+        most gives way; so does a background sequence for a higher class. True if `seq` fits then."""
+        rank = CLASS_RANK[seq.submit.klass]
+        held = self._held()
+
+        def gives_way(other: Sequence) -> bool:
+            if other.made < KEEP_TOKENS and now - other.admitted_at < KEEP_S:
+                return False
+            if CLASS_RANK[other.submit.klass] > rank:
+                return other.submit.klass == "background"
+            hog = held[other.person] == max(held.values()) and held[other.person] > 1
+            return seq.person not in held and hog and CLASS_RANK[other.submit.klass] == rank
+
+        for other in reversed(self.running[1:]):
+            if not self._displaced and gives_way(other):
+                self._displaced = True
+                self._preempt(other)
+                return self._fits(seq)
+        return False
+
+    def _held(self) -> Counter[str]:
+        """Running sequences of each person."""
+        return Counter(seq.person for seq in self.running)
+
+    def _enter(self, seq: Sequence, now: float) -> None:
+        self.waiting.remove(seq)
+        self.waiting.admitted()
+        self.queue_changed = True
+        hit = self.space.adopt(seq, self.space.match(seq))
+        if seq.cached is None:
+            seq.cached = min(hit, seq.prompt_tokens)
+            self.prefix_hit_tokens += seq.cached
+            self.prefix_query_tokens += seq.prompt_tokens
+            seq.charged = max(seq.charged, seq.cached)  # a cached prefix is free
+        self._residency += 1
+        seq.residency = self._residency
+        seq.state, seq.slot = State.RUNNING, self._slots.pop()
+        seq.admitted_at, seq.made, seq.passed_over = now, 0, 0
+        self.running.append(seq)
+        self.running.sort(key=lambda s: s.rank)
+        self._entered.append(seq)
+
+    def _prefill(self, load: Load, decoders: int) -> list[Share]:
+        """Chunks for this step."""
+        queue = [s for s in self.running if s.pending > 1]
+        if not queue:
+            self._starved = 0
+            return []
+        queue.sort(key=lambda s: (s.rank[0], s.pending - AGEING_TOKENS * s.passed_over, s.serial))
+        limit_ms = self.limits.prefill_step_ms
+        if decoders:
+            limit_ms = max(2 * self.step_time.predict_ms(load), self.limits.decode_step_ms)
+        left = self.limits.max_chunk_tokens
+        must = FLOOR_TOKENS if not decoders or self._starved >= FLOOR_EVERY - 1 else 0
+        chunks: list[Share] = []
+        for seq in queue:
+            count = 0
+            if len(chunks) < PROMPTS_PER_STEP and left > 0 and seq.state is State.RUNNING:
+                most = min(seq.pending, left)
+                count = max(self.step_time.fit_chunk(load, seq.scheduled, most, limit_ms), min(must, most))
+            if count and self._make_room(seq, seq.scheduled + count):
+                chunks.append(Share(seq, count, seq.residency))
+                load += chunk_load(seq.scheduled, count)
+                left -= count
+                must = 0
+                seq.passed_over = 0
+            else:
+                seq.passed_over += 1
+        enough = sum(share.tokens for share in chunks) >= min(FLOOR_TOKENS, queue[0].pending)
+        self._starved = 0 if enough else self._starved + 1
+        return chunks
+
+    def _make_room(self, seq: Sequence, tokens: int) -> bool:
+        """Blocks for the first `tokens` of `seq`, at the cost of lower ranks if it must be."""
+        while not self.space.extend(seq, tokens):
+            if self.space.missing(seq, tokens) <= self.space.available() + self.space.arriving():
+                return False  # enough is freed when the running steps complete
+            victim = self.running[-1]
+            if victim is not seq:
+                self._preempt(victim)
+            elif len(self.running) > 1:
+                self._preempt(seq)
+                return False
+            elif self.space.launched > self.space.completed:
+                return False
+            else:
+                self._end(
+                    seq, "length", f"the answer outgrew this machine's memory for it at {seq.length} tokens"
+                )
+                return False
+        return True
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Give the blocks back and wait again; the tokens are kept and computed anew later."""
+        self._leave(seq)
+        seq.state, seq.preempted = State.WAITING, True
+        self.preemptions += 1
+        self.waiting.join(seq)
+        self.queue_changed = True
+
+    def _launch(self, work: list[Share]) -> StepPlan:
+        self._step += 1
+        admitted = [s for s in self._entered if s.state is State.RUNNING]
+        self._entered = []
+        rows, load, decode_rows, prefill_tokens = [], Load(), 0, 0
+        for share in work:
+            load += chunk_load(share.seq.scheduled, share.tokens)
+            if share.tokens == 1:
+                decode_rows += 1
+            else:
+                prefill_tokens += share.tokens
+            rows.append(self._row(share.seq, share.tokens))
+        self.space.launch(self._step)
+        return StepPlan(
+            step=self._step,
+            rows=tuple(rows),
+            admitted=tuple(
+                Admission(
+                    s.slot, s.submit.sampling, tuple(s.submit.prompt), tuple(s.tokens[s.prompt_tokens :])
+                )
+                for s in admitted
+            ),
+            decode_rows=decode_rows,
+            prefill_tokens=prefill_tokens,
+            kv_tokens=load.kv_tokens,
+            query_key_pairs=load.query_key_pairs,
+            predicted_ms=self.step_time.predict_ms(load),
+        )
+
+    def _row(self, seq: Sequence, count: int) -> Row:
+        start = seq.scheduled
+        end = start + count
+        targets: tuple[int, ...] = ()
+        if seq.submit.sampling.prompt_logprobs is not None and start < seq.prompt_tokens - 1:
+            targets = tuple(seq.submit.prompt[start + 1 : end + 1])
+        sample = end == seq.length
+        row = Row(
+            id=seq.id,
+            serial=seq.serial,
+            residency=seq.residency,
+            slot=seq.slot,
+            start=start,
+            count=count,
+            tokens=tuple(seq.tokens[start:end]),
+            tables=tuple(tuple(table) for table in seq.tables),
+            sample=sample,
+            targets=targets,
+        )
+        seq.scheduled = end
+        seq.in_flight += 1
+        seq.unknown += sample
+        return row
+
+    # ------------------------------------------------------------------ results
+
+    def _commit_row(self, seq: Sequence, row: Row, outcome: Outcome) -> Progress:
+        seq.in_flight -= 1
+        if row.sample:
+            seq.unknown -= 1
+        ending: tuple[FinishReason, str] | None = None
+        if outcome.error:
+            ending = "error", outcome.error
+        else:
+            if seq.residency == row.residency and seq.state is State.RUNNING:
+                seq.computed = row.start + row.count
+                self._charge_prompt(seq)
+            if row.sample:
+                seq.tokens.append(outcome.token)
+                seq.made += 1
+                self.ledger.charge(seq.person, OUTPUT_COST, seq.submit.weight)
+                ending = seq.ending()
+            if seq.residency == row.residency and seq.state is State.RUNNING:
+                self.space.settle(seq)
+        prompt_logprobs = outcome.prompt_logprobs[max(0, seq.scored - row.start) :]
+        seq.scored = max(seq.scored, row.start + len(outcome.prompt_logprobs))
+        progress = Progress(
+            id=seq.id,
+            prefilled=min(seq.computed, seq.prompt_tokens),
+            cached=seq.cached or 0,
+            tokens=(outcome.token,) if row.sample and not outcome.error else (),
+            logprobs=(outcome.logprob,) if outcome.logprob is not None and not outcome.error else (),
+            prompt_logprobs=prompt_logprobs,
+            finish=ending[0] if ending else None,
+            detail=ending[1] if ending else "",
+            blocks=0 if ending else self.space.held(seq),
+            charged=seq.charged,
+        )
+        if ending:
+            self._close(seq)
+        return progress
+
+    def _charge_prompt(self, seq: Sequence) -> None:
+        done = min(seq.computed, seq.prompt_tokens)
+        if done > seq.charged:
+            self.ledger.charge(seq.person, INPUT_COST * (done - seq.charged), seq.submit.weight)
+            seq.charged = done
+
+    def _end(self, seq: Sequence, reason: FinishReason, detail: str = "") -> None:
+        """End a request between steps."""
+        progress = Progress(
+            id=seq.id,
+            prefilled=min(seq.computed, seq.prompt_tokens),
+            cached=seq.cached or 0,
+            finish=reason,
+            detail=detail,
+            charged=seq.charged,
+        )
+        self._close(seq)
+        self._ended.append((self.space.launched, progress))
+
+    def _close(self, seq: Sequence) -> None:
+        if seq.state is State.WAITING:
+            self.waiting.remove(seq)
+            self.queue_changed = True
+        else:
+            self._leave(seq)
+        seq.state = State.FINISHED
+        del self.live[seq.id]
+        self.ledger.leave(seq.person)
+
+    def _leave(self, seq: Sequence) -> None:
+        self.space.release(seq)
+        self._slots.append(seq.slot)
+        self.running.remove(seq)
+        seq.slot = -1
+
+    def check(self) -> None:
+        """The invariant of blocks and slots; raises AssertionError."""
+        self.space.check(self.running)
+        slots = sorted(self._slots + [s.slot for s in self.running])
+        assert slots == list(range(self.limits.max_running)), "a slot is lost or held twice"
+        assert [s.rank for s in self.running] == sorted(s.rank for s in self.running)
+        assert len(self.live) == len(self.running) + len(self.waiting)

@@ -1,0 +1,113 @@
+"""The engine's process: `python -m homebox.engine.worker FD`, started by the daemon's supervisor.
+
+FD is one end of a socketpair that speaks `wire.frames`. One thread reads frames into a queue; the main thread runs the
+engine, applies what has arrived between steps, and sleeps on the queue while there is nothing to compute. When the
+socket closes the daemon is gone and so is this process, even out of the middle of a step.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from homebox.errors import HomeboxError
+from homebox.wire import frames
+from homebox.wire.frames import Abort, Fault, FromEngine, Loading, Start, Stop, Submit, ToEngine
+
+NICE = 5  # the daemon answers first
+LEAVE_S = 5.0  # how long the running step may go on after the socket closed
+CHECK_AFTER_S = 1.0  # so long idle, then the invariant of the block pool is checked once
+
+
+class Connection:
+    """The socket as an inbox of frames; None in the inbox means that it closed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.inbox: queue.SimpleQueue[ToEngine | FromEngine | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="frames", daemon=True).start()
+
+    def send(self, frame: FromEngine) -> None:
+        self._sock.sendall(frames.encode(frame))
+
+    def _read(self) -> None:
+        splitter = frames.Splitter("to_engine")
+        try:
+            while data := self._sock.recv(1 << 18):
+                for frame in splitter.feed(data):
+                    self.inbox.put(frame)
+        except OSError:
+            pass  # closed is closed, however it happened
+        self.inbox.put(None)
+        time.sleep(LEAVE_S)
+        os._exit(0)
+
+
+def serve(connection: Connection) -> None:
+    """Load what the first frame says, then run until told to stop or the socket closes."""
+    start = connection.inbox.get()
+    if not isinstance(start, Start):
+        return
+    if start.version != frames.VERSION:
+        raise HomeboxError(
+            f"the daemon speaks frames of version {start.version}, this engine {frames.VERSION}"
+        )
+    connection.send(Loading("torch"))
+    # Late, so that the daemon hears from us before torch has been read from disk.
+    from homebox.engine.build import build
+
+    engine, ready = build(start, connection.send, lambda stage, d, t: connection.send(Loading(stage, d, t)))
+    connection.send(ready)
+    checked = False
+    while True:
+        busy = engine.step()
+        try:
+            while True:
+                # Between steps take what is there; with nothing to compute, sleep until something comes.
+                frame = connection.inbox.get(
+                    block=not busy, timeout=None if busy or checked else CHECK_AFTER_S
+                )
+                busy, checked = True, False
+                if isinstance(frame, Submit):
+                    engine.submit(frame)
+                elif isinstance(frame, Abort):
+                    engine.abort(frame.id)
+                elif frame is None or isinstance(frame, Stop):
+                    return
+        except queue.Empty:
+            if not busy and engine.idle:
+                engine.scheduler.check()
+                checked = True
+
+
+def main() -> int:
+    faulthandler.enable()
+    os.nice(NICE)
+    # Ctrl-C in a terminal reaches the whole group; the daemon decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        serve(connection)
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    except HomeboxError as error:
+        connection.send(Fault(error.code, str(error)))
+        return 1
+    except Exception as error:
+        # The daemon shows one line to people; the traceback goes to stderr, which is its log.
+        connection.send(Fault("engine_failed", f"{type(error).__name__}: {error}"[:500]))
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(f"/proc/self/fd/{sys.argv[1]}").exists():
+        sys.exit("homebox.engine.worker is started by `homebox serve`, not by hand")
+    sys.exit(main())

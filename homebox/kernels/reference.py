@@ -1,0 +1,115 @@
+"""Paged attention in plain torch: gather the blocks, then `scaled_dot_product_attention`.
+
+Slow and obvious; every other kernel is compared with it. Rows of one token (decode) are computed together, padded to
+the longest context of their bucket; longer rows one by one. Query heads that share a key head are laid side by side
+as if they were more queries of that head, so keys and values are never repeated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from homebox.kernels.attention import BatchShape, PagedCache
+
+_SMALLEST_BUCKET = 64  # tokens of context
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows that are computed in one call. `tokens`: their flat indices, `[rows, count]`; `slots`: `[rows, context]`;
+    `mask`: additive, `[rows, 1, count, context]`."""
+
+    tokens: torch.Tensor
+    slots: torch.Tensor
+    mask: torch.Tensor
+
+
+class ReferenceAttention:
+    name = "reference"
+
+    def __init__(
+        self, cache: PagedCache, windows: tuple[int | None, ...], heads: int, scale: float | None = None
+    ) -> None:
+        """`windows[group]`: how many tokens back a query sees, itself included; None is all. `scale` defaults to
+        head_dim ** -0.5."""
+        self.cache = cache
+        self.windows = windows
+        self.heads = heads
+        self.scale = scale
+        self._parts: list[list[_Part]] = []
+        self._written: list[torch.Tensor] = []
+
+    def plan(self, shape: BatchShape) -> None:
+        self._parts = [self._plan_group(shape, group) for group in range(len(self.windows))]
+        self._written = [self._written_slots(shape, group) for group in range(len(self.windows))]
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        slots = self._written[self.cache.layer_groups[layer]]
+        self.cache.k[layer].index_copy_(0, slots, k.to(self.cache.k[layer].dtype))
+        self.cache.v[layer].index_copy_(0, slots, v.to(self.cache.v[layer].dtype))
+
+    def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(q)
+        kv_heads = self.cache.k[layer].shape[1]
+        shared = self.heads // kv_heads
+        for part in self._parts[self.cache.layer_groups[layer]]:
+            rows, count = part.tokens.shape
+            # [rows, count, kv_heads, shared, dim] -> [rows, kv_heads, shared * count, dim]
+            query = q[part.tokens].view(rows, count, kv_heads, shared, -1).permute(0, 2, 3, 1, 4)
+            query = query.reshape(rows, kv_heads, shared * count, -1)
+            keys = self.cache.k[layer][part.slots].transpose(1, 2).to(q.dtype)
+            values = self.cache.v[layer][part.slots].transpose(1, 2).to(q.dtype)
+            mask = part.mask if count == 1 else part.mask.repeat(1, 1, shared, 1)
+            mixed = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=self.scale)
+            mixed = mixed.view(rows, kv_heads, shared, count, -1).permute(0, 3, 1, 2, 4)
+            out[part.tokens] = mixed.reshape(rows, count, self.heads, -1)
+        return out
+
+    def _slots(self, table: tuple[int, ...], context: int) -> torch.Tensor:
+        """Slots of positions 0 .. context - 1. Blocks behind the window read block 0; the mask hides them."""
+        size = self.cache.block_size
+        blocks = torch.tensor(table[: -(-context // size)], dtype=torch.int64).clamp(min=0)
+        return (blocks[:, None] * size + torch.arange(size)).flatten()[:context]
+
+    def _written_slots(self, shape: BatchShape, group: int) -> torch.Tensor:
+        slots = [
+            self._slots(table, start + count)[start:]
+            for start, count, table in zip(shape.starts, shape.counts, shape.tables[group], strict=True)
+        ]
+        return torch.cat(slots).to(self.cache.k[0].device)
+
+    def _plan_group(self, shape: BatchShape, group: int) -> list[_Part]:
+        offsets = [0]
+        for count in shape.counts:
+            offsets.append(offsets[-1] + count)
+        decode: dict[int, list[int]] = defaultdict(list)
+        parts = []
+        for row, (start, count) in enumerate(zip(shape.starts, shape.counts, strict=True)):
+            if count == 1:
+                decode[max(_SMALLEST_BUCKET, 1 << start.bit_length())].append(row)
+            else:
+                parts.append(self._part(shape, group, [row], offsets, count))
+        return parts + [self._part(shape, group, rows, offsets, 1) for _, rows in sorted(decode.items())]
+
+    def _part(self, shape: BatchShape, group: int, rows: list[int], offsets: list[int], count: int) -> _Part:
+        contexts = [shape.starts[row] + count for row in rows]
+        context = max(contexts)
+        slots = torch.zeros(len(rows), context, dtype=torch.int64)
+        for i, row in enumerate(rows):
+            slots[i, : contexts[i]] = self._slots(shape.tables[group][row], contexts[i])
+        tokens = torch.tensor([offsets[row] for row in rows])[:, None] + torch.arange(count)
+        queries = (
+            torch.tensor([shape.starts[row] for row in rows])[:, None, None] + torch.arange(count)[:, None]
+        )
+        keys = torch.arange(context)
+        hidden = keys > queries
+        window = self.windows[group]
+        if window is not None:
+            hidden |= keys <= queries - window
+        mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
+        device = self.cache.k[0].device
+        return _Part(tokens.to(device), slots.to(device), mask.to(device))

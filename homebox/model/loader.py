@@ -1,0 +1,192 @@
+"""How does a model get from disk into memory?
+
+`load(folder)` finds what the folder holds (a GGUF file, or `config.json` with safetensors) and fills a `Decoder`, one
+tensor at a time: peak memory is the model plus its largest tensor. Both kinds of file are a `Source` of named fp32
+tensors in the layout of Hugging Face checkpoints; packing queries, keys and values into one matrix happens once, here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from homebox.errors import BadFile
+from homebox.formats.gguf import GGUF, open_gguf
+from homebox.formats.safetensors import Folder, open_folder
+from homebox.model.decoder import Decoder, LayerWeights, Weights
+from homebox.model.dequantise import dequantise
+from homebox.model.spec import DecoderSpec, from_gguf, from_hf
+
+Report = Callable[[str, int, int], None]  # stage, done, total
+
+_TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+_GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+class Source(Protocol):
+    spec: DecoderSpec
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor with this Hugging Face name. Raises BadFile where it is missing or of another shape."""
+
+    def close(self) -> None: ...
+
+
+def read_spec(folder: Path) -> DecoderSpec:
+    """The model's numbers, from headers only."""
+    source = _open(folder)
+    try:
+        return source.spec
+    finally:
+        source.close()
+
+
+def load(folder: Path, dtype: torch.dtype, device: torch.device, report: Report) -> Decoder:
+    """Raises BadFile where the folder holds no model that we can run."""
+    source = _open(folder)
+    try:
+        return _build(source, dtype, device, report)
+    finally:
+        source.close()
+
+
+def weight_bytes(decoder: Decoder) -> int:
+    """Bytes of all weights, a tied head counted once."""
+    w = decoder.weights
+    tensors = [w.embedding, w.norm, *([] if w.head is w.embedding else [w.head])]
+    for layer in w.layers:
+        tensors += [t for t in vars(layer).values() if t is not None]
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _open(folder: Path) -> Source:
+    if (folder / "config.json").exists():
+        return SafetensorsSource(folder)
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) == 1:
+        return GgufSource(files[0])
+    raise BadFile(
+        f"{folder}: {len(files)} GGUF files and no config.json; a model is one GGUF file or a safetensors folder"
+    )
+
+
+def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Report) -> Decoder:
+    spec = source.spec
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+
+    def get(name: str, *shape: int) -> torch.Tensor:
+        return source.get(name, shape).to(device=device, dtype=dtype)
+
+    def together(names: list[str], rows: list[int], *rest: int) -> torch.Tensor:
+        """Several matrices as one, filled part by part."""
+        out = torch.empty(sum(rows), *rest, dtype=dtype, device=device)
+        for part, name, count in zip(out.split(rows), names, rows, strict=True):
+            part.copy_(source.get(name, (count, *rest)))
+        return out
+
+    layers = []
+    for i in range(spec.layers):
+        report("weights", i, spec.layers)
+        p, attention, mlp = f"model.layers.{i}.", "self_attn.", "mlp."
+        qkv = [f"{p}{attention}{x}_proj" for x in "qkv"]
+        gate_up = [f"{p}{mlp}{x}_proj" for x in ("gate", "up")]
+        layer = LayerWeights(
+            attention_norm=get(f"{p}input_layernorm.weight", spec.hidden),
+            qkv=together([f"{n}.weight" for n in qkv], [q, kv, kv], spec.hidden),
+            output=get(f"{p}{attention}o_proj.weight", spec.hidden, q),
+            mlp_norm=get(f"{p}post_attention_layernorm.weight", spec.hidden),
+            gate_up=together([f"{n}.weight" for n in gate_up], [spec.mlp] * 2, spec.hidden),
+            down=get(f"{p}{mlp}down_proj.weight", spec.hidden, spec.mlp),
+        )
+        if spec.attention_bias:
+            layer.qkv_bias = together([f"{n}.bias" for n in qkv], [q, kv, kv])
+            layer.output_bias = get(f"{p}{attention}o_proj.bias", spec.hidden)
+        if spec.mlp_bias:
+            layer.gate_up_bias = together([f"{n}.bias" for n in gate_up], [spec.mlp] * 2)
+            layer.down_bias = get(f"{p}{mlp}down_proj.bias", spec.hidden)
+        layers.append(layer)
+    embedding = get("model.embed_tokens.weight", spec.vocab_size, spec.hidden)
+    head = embedding if spec.tied_head else get("lm_head.weight", spec.vocab_size, spec.hidden)
+    norm = get("model.norm.weight", spec.hidden)
+    report("weights", spec.layers, spec.layers)
+    return Decoder(spec, Weights(embedding, layers, norm, head))
+
+
+class SafetensorsSource:
+    def __init__(self, folder: Path) -> None:
+        self._where = str(folder)
+        try:
+            config = json.loads((folder / "config.json").read_text())
+        except (ValueError, OSError) as error:
+            raise BadFile(f"{folder}/config.json: {error}") from None
+        if not isinstance(config, dict):
+            raise BadFile(f"{folder}/config.json is not an object")
+        self.spec = from_hf(config, f"{folder}/config.json")
+        self._folder: Folder = open_folder(folder)
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        info = self._folder.tensors.get(name)
+        if info is None:
+            raise BadFile(f"{self._where}: tensor {name} is missing")
+        if tuple(info.shape) != shape:
+            raise BadFile(f"{self._where}: {name} is {list(info.shape)}, the config says {list(shape)}")
+        if info.dtype not in _TORCH_DTYPES:
+            raise BadFile(
+                f"{self._where}: {name} has dtype {info.dtype}; supported: {', '.join(_TORCH_DTYPES)}"
+            )
+        raw = torch.frombuffer(bytearray(self._folder.data(name)), dtype=_TORCH_DTYPES[info.dtype])
+        return raw.float().view(shape)
+
+    def close(self) -> None:
+        self._folder.close()
+
+
+class GgufSource:
+    """GGUF names differ, and llama.cpp stores queries and keys with each head's rotary pairs interleaved
+    (convert_hf_to_gguf.py, LlamaModel.permute); here they go back to halves."""
+
+    def __init__(self, file: Path) -> None:
+        self._where = str(file)
+        self._gguf: GGUF = open_gguf(file)
+        shapes = {name: info.shape for name, info in self._gguf.tensors.items()}
+        self.spec = from_gguf(dict(self._gguf.metadata), shapes, self._where)
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        stem, kind = name.rsplit(".", 1)
+        layer = ""
+        if stem.startswith("model.layers."):
+            _, _, index, stem = stem.split(".", 3)
+            layer = f"blk.{index}."
+        stored = f"{layer}{_GGUF_NAMES[stem]}.{kind}"
+        info = self._gguf.tensors.get(stored)
+        if info is None:
+            raise BadFile(f"{self._where}: tensor {stored} is missing")
+        if info.shape != shape:
+            raise BadFile(f"{self._where}: {stored} is {list(info.shape)}, the metadata says {list(shape)}")
+        tensor = dequantise(self._gguf.data(stored), info.type, shape)
+        if stem in ("self_attn.q_proj", "self_attn.k_proj"):
+            heads = self.spec.heads if stem.endswith("q_proj") else self.spec.kv_heads
+            tensor = tensor.view(heads, shape[0] // heads // 2, 2, -1).transpose(1, 2).reshape(shape)
+        return tensor
+
+    def close(self) -> None:
+        self._gguf.close()

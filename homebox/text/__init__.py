@@ -1,0 +1,1 @@
+"""How do words become tokens and tokens words? Templates, tokenising, streaming detokeniser, stop strings."""

@@ -1,0 +1,1 @@
+"""What is said between processes: `frames` (daemon and engine), `events` (daemon and its clients)."""

@@ -1,0 +1,152 @@
+"""Greedy tokens equal transformers' `generate`, whatever the scheduler does to them on the way.
+
+Sixteen prompts of lengths 1 to 600 run together, with a 32-token chunk budget, shared prefixes, and a pool so small
+that sequences are preempted and computed again. A first difference is forgiven only where the oracle itself was
+undecided (its two best logits are closer than 1e-3); how often is printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from homebox.engine import scheduler
+from homebox.engine.build import build
+from homebox.wire.frames import FromEngine, Sampling, Start, StepDone, Submit
+
+NEW_TOKENS = 24
+LENGTHS = [1, 2, 5, 15, 16, 17, 31, 48, 64, 100, 160, 200, 255, 320, 450, 600]
+FORGIVEN_GAP = 1e-3
+
+TINY: dict[str, dict[str, Any]] = {
+    "grouped queries": {"num_key_value_heads": 2},
+    "one key head, tied": {"num_key_value_heads": 1, "tie_word_embeddings": True},
+    "many key heads, biases": {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
+    "wide heads, llama3 rope": {
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 128,
+        },
+    },
+    "linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def admission_without_foresight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its usual horizon, admission leaves room for these short answers and nobody need be preempted."""
+    monkeypatch.setattr(scheduler, "HORIZON_TOKENS", 0)
+
+
+@dataclass
+class Run:
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    preemptions: int = 0
+    hit_tokens: int = 0
+    widest_prefill: int = 0
+
+
+def run(model_dir: Path, prompts: list[list[int]], blocks: int, depth: int = 1) -> Run:
+    """All prompts at once through a whole engine whose pool has `blocks` blocks, the shared opening already known."""
+    frames: list[FromEngine] = []
+    probe = build(Start(str(model_dir), kv_bytes=2**30), frames.append, lambda *a: None)
+    block_bytes = probe.ready.kv_bytes // probe.ready.total_blocks
+    start = Start(
+        str(model_dir), kv_bytes=blocks * block_bytes, max_chunk_tokens=32, max_running=16, depth=depth
+    )
+    engine, ready = build(start, frames.append, lambda *a: None)
+    assert ready.total_blocks == blocks
+    sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
+    engine.submit(Submit("opening", "a", prompts[-1][:64], sampling, shared_prefix=48))
+    while engine.step():
+        engine.scheduler.check()
+    for i, prompt in enumerate(prompts):
+        engine.submit(Submit(str(i), "ab"[i % 2], prompt, sampling, shared_prefix=48))
+    while engine.step():
+        engine.scheduler.check()
+    out = Run(preemptions=engine.scheduler.preemptions, hit_tokens=engine.scheduler.prefix_hit_tokens)
+    for frame in frames:
+        if isinstance(frame, StepDone):
+            out.widest_prefill = max(out.widest_prefill, frame.prefill_tokens)
+            for progress in frame.progress:
+                out.tokens.setdefault(progress.id, []).extend(progress.tokens)
+    return out
+
+
+def compare(model: Any, prompts: list[list[int]], ours: dict[str, list[int]]) -> int:
+    """Raises AssertionError at a difference that cannot be forgiven; returns how many were."""
+    forgiven = 0
+    for i, prompt in enumerate(prompts):
+        with torch.inference_mode():
+            whole = model.generate(
+                torch.tensor([prompt]),
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )[0]
+        theirs = whole[len(prompt) :].tolist()
+        assert len(ours[str(i)]) == NEW_TOKENS
+        if ours[str(i)] == theirs:
+            continue
+        first = next(n for n in range(NEW_TOKENS) if ours[str(i)][n] != theirs[n])
+        with torch.inference_mode():
+            logits = model(whole[None, : len(prompt) + first]).logits[0, -1]
+        best, second = torch.topk(logits, 2).values.tolist()
+        assert best - second < FORGIVEN_GAP, f"prompt {i}, token {first}: the oracle leads by {best - second}"
+        forgiven += 1
+    return forgiven
+
+
+def prompts_for(vocab_size: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(11)
+    opening = torch.randint(3, vocab_size, (48,), generator=generator).tolist()
+    prompts = []
+    for length in LENGTHS:
+        rest = torch.randint(3, vocab_size, (length,), generator=generator).tolist()
+        prompts.append((opening + rest)[:length])
+    return prompts
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_tiny_models_of_the_llama_family_say_what_transformers_says(
+    tmp_path: Path, name: str, depth: int
+) -> None:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=1024, initializer_range=0.3, **TINY[name],
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    prompts = prompts_for(config.vocab_size)
+    ours = run(tmp_path, prompts, blocks=42, depth=depth)
+    assert ours.preemptions > 0, "the pool was meant to be too small"
+    assert ours.hit_tokens >= 48 and ours.widest_prefill <= 32
+    print(
+        f"{name}: {ours.preemptions} preemptions, {compare(model, prompts, ours.tokens)} near ties forgiven"
+    )
+
+
+@pytest.mark.model
+def test_the_default_model_says_what_transformers_says(default_model: Path) -> None:
+    """The oracle reads the same GGUF file by its own code: weights, rotary layout and all."""
+    file = next(default_model.glob("*.gguf"))
+    oracle = AutoModelForCausalLM.from_pretrained(
+        default_model, gguf_file=file.name, dtype=torch.float32
+    ).eval()
+    prompts = prompts_for(oracle.config.vocab_size)
+    ours = run(default_model, prompts, blocks=42)
+    assert ours.preemptions > 0, "the pool was meant to be too small"
+    assert ours.hit_tokens >= 48 and ours.widest_prefill <= 32
+    print(
+        f"default model: {ours.preemptions} preemptions, {compare(oracle, prompts, ours.tokens)} near ties forgiven"
+    )
