@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from homebox.engine.plan import Outcome, Row, StepPlan, StepResult
-from homebox.engine.sampler import SlotState, choose, score
+from homebox.engine.sampler import NOT_A_NUMBER, SlotState, choose, score
 from homebox.kernels.attention import Attention, BatchShape
 from homebox.model.decoder import Decoder
 from homebox.wire.frames import TokenLogprob
@@ -88,6 +88,7 @@ class Runner:
         ends: list[int] = []
         prompt_scores: list[tuple[TokenLogprob, ...]] = []
         offset = 0
+        broken = self._broken(rows, hidden)
         for row in rows:
             prompt_scores.append(self._score_prompt(row, hidden[offset : offset + len(row.targets)]))
             offset += row.count
@@ -104,10 +105,23 @@ class Runner:
                 self._last_tokens[row.slot] = max(outcome.token, 0)
         made = iter(chosen)
         outcomes = []
-        for row, scores in zip(rows, prompt_scores, strict=True):
+        for row, scores, bad in zip(rows, prompt_scores, broken, strict=True):
             outcome = next(made) if row.sample else Outcome()
-            outcomes.append(Outcome(outcome.token, outcome.logprob, scores, outcome.error))
+            error = NOT_A_NUMBER if bad else outcome.error
+            outcomes.append(Outcome(outcome.token, outcome.logprob, scores, error))
         return outcomes
+
+    def _broken(self, rows: tuple[Row, ...], hidden: torch.Tensor) -> list[bool]:
+        """Which rows hold a NaN. Their keys and values are cleared: whoever gets these blocks next reads the slots
+        that it has not filled yet with weight 0, and 0 times NaN is NaN."""
+        tokens = torch.isnan(hidden).any(dim=-1)
+        if not tokens.any():
+            return [False] * len(rows)
+        broken = [bool(part.any()) for part in tokens.split([row.count for row in rows])]
+        for row, bad in zip(rows, broken, strict=True):
+            if bad:
+                self._attention.cache.clear(row.tables, row.start, row.count)
+        return broken
 
     def _state(self, row: Row) -> SlotState:
         state = self._slots[row.slot]

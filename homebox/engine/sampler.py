@@ -17,6 +17,7 @@ import torch
 from homebox.engine.plan import Admission, Outcome
 from homebox.wire.frames import Sampling, TokenLogprob, TopToken
 
+NOT_A_NUMBER = "the model produced a value that is not a number"
 _MASK = (1 << 64) - 1
 
 
@@ -74,7 +75,7 @@ def choose(logits: torch.Tensor, states: Sequence[SlotState], positions: Sequenc
     outcomes = []
     for row, state in enumerate(states):
         if broken[row]:
-            outcomes.append(Outcome(error="the model produced a value that is not a number"))
+            outcomes.append(Outcome(error=NOT_A_NUMBER))
             continue
         if highest[row] == float("-inf"):
             outcomes.append(Outcome(error="no token is left to choose from: every one is ruled out"))

@@ -47,6 +47,14 @@ class PagedCache:
         self.k = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.v = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
 
+    def clear(self, tables: tuple[tuple[int, ...], ...], start: int, count: int) -> None:
+        """Zero what was written for positions `start` .. `start + count - 1` of the sequence with these tables."""
+        size = self.block_size
+        for layer, group in enumerate(self.layer_groups):
+            slots = [tables[group][p // size] * size + p % size for p in range(start, start + count)]
+            self.k[layer][slots] = 0
+            self.v[layer][slots] = 0
+
     @staticmethod
     def block_bytes(layers: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
         """Bytes of one block over `layers` layers, keys and values together."""

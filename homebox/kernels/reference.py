@@ -20,11 +20,13 @@ _SMALLEST_BUCKET = 64  # tokens of context
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows that are computed in one call. `tokens`: their flat indices, `[rows, count]`; `slots`: `[rows, context]`;
-    `mask`: additive, `[rows, 1, count, context]`."""
+    """`rows` rows of `count` tokens that are computed in one call. `tokens`: their flat indices, `[rows * count]`;
+    `blocks`: their block tables, padded, `[rows * blocks]`; `mask`: additive, `[rows, 1, count, blocks * size]`."""
 
+    rows: int
+    count: int
     tokens: torch.Tensor
-    slots: torch.Tensor
+    blocks: torch.Tensor
     mask: torch.Tensor
 
 
@@ -57,30 +59,31 @@ class ReferenceAttention:
         kv_heads = self.cache.k[layer].shape[1]
         shared = self.heads // kv_heads
         for part in self._parts[self.cache.layer_groups[layer]]:
-            rows, count = part.tokens.shape
+            rows, count = part.rows, part.count
             # [rows, count, kv_heads, shared, dim] -> [rows, kv_heads, shared * count, dim]
-            query = q[part.tokens].view(rows, count, kv_heads, shared, -1).permute(0, 2, 3, 1, 4)
-            query = query.reshape(rows, kv_heads, shared * count, -1)
-            keys = self.cache.k[layer][part.slots].transpose(1, 2).to(q.dtype)
-            values = self.cache.v[layer][part.slots].transpose(1, 2).to(q.dtype)
+            query = q.index_select(0, part.tokens).view(rows, count, kv_heads, shared, -1)
+            query = query.permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, shared * count, -1)
+            keys = self._gather(self.cache.k[layer], part).to(q.dtype)
+            values = self._gather(self.cache.v[layer], part).to(q.dtype)
             mask = part.mask if count == 1 else part.mask.repeat(1, 1, shared, 1)
             mixed = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=self.scale)
             mixed = mixed.view(rows, kv_heads, shared, count, -1).permute(0, 3, 1, 2, 4)
-            out[part.tokens] = mixed.reshape(rows, count, self.heads, -1)
+            out.index_copy_(0, part.tokens, mixed.reshape(rows * count, self.heads, -1))
         return out
 
-    def _slots(self, table: tuple[int, ...], context: int) -> torch.Tensor:
-        """Slots of positions 0 .. context - 1. Blocks behind the window read block 0; the mask hides them."""
-        size = self.cache.block_size
-        blocks = torch.tensor(table[: -(-context // size)], dtype=torch.int64).clamp(min=0)
-        return (blocks[:, None] * size + torch.arange(size)).flatten()[:context]
+    def _gather(self, cache: torch.Tensor, part: _Part) -> torch.Tensor:
+        """`[rows, kv_heads, context, dim]` out of a layer's keys or values: whole blocks are copied."""
+        whole = cache.view(-1, self.cache.block_size, *cache.shape[1:]).index_select(0, part.blocks)
+        return whole.view(part.rows, -1, *cache.shape[1:]).transpose(1, 2)
 
     def _written_slots(self, shape: BatchShape, group: int) -> torch.Tensor:
+        size = self.cache.block_size
         slots = [
-            self._slots(table, start + count)[start:]
+            table[p // size] * size + p % size
             for start, count, table in zip(shape.starts, shape.counts, shape.tables[group], strict=True)
+            for p in range(start, start + count)
         ]
-        return torch.cat(slots).to(self.cache.k[0].device)
+        return torch.tensor(slots, device=self.cache.k[0].device)
 
     def _plan_group(self, shape: BatchShape, group: int) -> list[_Part]:
         offsets = [0]
@@ -96,20 +99,25 @@ class ReferenceAttention:
         return parts + [self._part(shape, group, rows, offsets, 1) for _, rows in sorted(decode.items())]
 
     def _part(self, shape: BatchShape, group: int, rows: list[int], offsets: list[int], count: int) -> _Part:
-        contexts = [shape.starts[row] + count for row in rows]
-        context = max(contexts)
-        slots = torch.zeros(len(rows), context, dtype=torch.int64)
+        size = self.cache.block_size
+        longest = max(-(-(shape.starts[row] + count) // size) for row in rows)
+        blocks = torch.zeros(len(rows), longest, dtype=torch.int64)
         for i, row in enumerate(rows):
-            slots[i, : contexts[i]] = self._slots(shape.tables[group][row], contexts[i])
+            table = shape.tables[group][row][:longest]
+            blocks[i, : len(table)] = torch.tensor(table)
+        # Blocks behind the window (-1) and padding read block 0; the mask hides them.
+        blocks.clamp_(min=0)
         tokens = torch.tensor([offsets[row] for row in rows])[:, None] + torch.arange(count)
         queries = (
             torch.tensor([shape.starts[row] for row in rows])[:, None, None] + torch.arange(count)[:, None]
         )
-        keys = torch.arange(context)
+        keys = torch.arange(longest * size)
         hidden = keys > queries
         window = self.windows[group]
         if window is not None:
             hidden |= keys <= queries - window
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
         device = self.cache.k[0].device
-        return _Part(tokens.to(device), slots.to(device), mask.to(device))
+        return _Part(
+            len(rows), count, tokens.flatten().to(device), blocks.flatten().to(device), mask.to(device)
+        )

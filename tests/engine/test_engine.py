@@ -186,16 +186,25 @@ def test_prompt_logprobs_are_the_models_whatever_the_chunks(engine: Make, tiny_m
     assert len(chosen) == 3 and all(s.logprob == pytest.approx(s.top[0].logprob) for s in chosen)
 
 
-def test_a_model_that_breaks_for_one_request_ends_that_request_alone(engine: Make) -> None:
-    house = engine()
-    decoder = house.engine._runner._decoder  # type: ignore[attr-defined]
+@pytest.mark.parametrize("where", ["at the end", "in an early chunk"])
+def test_a_model_that_breaks_for_one_request_ends_that_request_alone(engine: Make, where: str) -> None:
     poison = 299
-    decoder.weights.embedding[poison] = float("nan")
     fine = [t for t in prompt(20) if t != poison]
-    house.submit(Submit("fine", "mia", fine, greedy()), Submit("broken", "leo", [5, poison], greedy()))
+    undisturbed = alone(engine, Submit("fine", "mia", fine, greedy()))
+    house = engine(max_chunk_tokens=32)
+    decoder = house.engine._runner._decoder  # type: ignore[attr-defined]
+    decoder.weights.embedding[poison] = float("nan")
+    bad = [5] * 60 + [poison] if where == "at the end" else [5, poison] + [5] * 60
+    house.submit(Submit("fine", "mia", fine, greedy()), Submit("broken", "leo", bad, greedy()))
     house.run()
     assert house.finish("broken") == "error" and "not a number" in house.progress("broken")[-1].detail
-    assert house.finish("fine") == "length" and len(house.tokens("fine")) == 12
+    assert house.tokens("fine") == undisturbed
+    # Whoever gets the broken one's blocks next does not inherit what is in them.
+    total = house.ready.total_blocks
+    for i in range(total // 2):
+        house.submit(Submit(f"next{i}", "mia", fine, greedy(prompt_logprobs=0)))
+    house.run()
+    assert {tuple(house.tokens(f"next{i}")) for i in range(total // 2)} == {tuple(undisturbed)}
 
 
 def test_every_step_is_announced_before_it_runs_and_reported_after(engine: Make) -> None:
