@@ -47,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_context: int = 0  # 0: the model's
     drain_s: float = 20.0
     log_format: str = "text"
+    step_log: str = ""  # a file that gets one JSON line for each step of the engine
 
 
 @dataclass(frozen=True)

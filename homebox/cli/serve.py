@@ -1,0 +1,78 @@
+"""`homebox serve`: run the daemon in the foreground. Reads the flags, and leaves everything else to `daemon.serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def serve(
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Read this file, not /etc/homebox.")
+    ] = None,
+    socket: Annotated[str | None, typer.Option("--socket", metavar="PATH", help="The Unix socket.")] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Open TCP, too; a key must exist.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="An installed model.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1.")
+    ] = None,
+    kv_memory: Annotated[
+        str | None, typer.Option("--kv-memory", metavar="SIZE", help='Memory for conversations: "2GiB".')
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option("--max-running", metavar="N", help="Answers written at once.")
+    ] = None,
+    max_chunk_tokens: Annotated[
+        int | None, typer.Option("--max-chunk-tokens", metavar="N", help="Prompt tokens a step may read.")
+    ] = None,
+    log_format: Annotated[
+        Literal["text", "json"] | None,
+        typer.Option("--log-format", metavar="text|json", help="How lines on standard error look."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the configuration and the model, then leave.")
+    ] = False,
+) -> None:
+    """Run the daemon: it answers on a socket at once and loads the model meanwhile.
+
+    Ctrl-C lets running answers finish and leaves; a second Ctrl-C leaves at once.
+
+    Examples:
+
+    \b
+      homebox serve
+      homebox serve --model smollm2-135m --max-running 8
+      homebox serve --listen 0.0.0.0:8017
+    """
+    import asyncio
+
+    from homebox import config as configuration
+    from homebox.daemon import logs
+    from homebox.daemon.app import build
+    from homebox.daemon.serve import check_keys, parse_address, run
+
+    flags = {
+        "socket": socket,
+        "listen": listen,
+        "model": model,
+        "device": device,
+        "kv_memory": kv_memory,
+        "max_running": max_running,
+        "max_chunk_tokens": max_chunk_tokens,
+        "log_format": log_format,
+    }
+    settings = configuration.load(flags, config=config).settings
+    logs.configure(settings.log_format)
+    if not check:
+        asyncio.run(run(settings))
+        return
+    state = configuration.state_dir(settings)
+    if settings.listen:
+        parse_address(settings.listen)
+    check_keys(settings, state)
+    build(settings, state)
+    typer.echo(f"ok: model {settings.model}, socket {configuration.socket_path(settings)}")

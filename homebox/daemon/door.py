@@ -1,0 +1,121 @@
+"""What does every request pass on its way in, and every error on its way out?
+
+One middleware: who is it, is the body JSON, and, whatever happens behind it, an answer in the shape of the dialect
+that was spoken. An unexpected exception becomes a 500 without its words; those are in the daemon's log.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from homebox.daemon.house import MAX_BODY_BYTES, PERSON, house_of
+from homebox.daemon.identity import Person
+from homebox.errors import EngineFailed, HomeboxError, InvalidRequest, NotFound, WrongMediaType
+
+log = logging.getLogger("homebox.daemon")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+@web.middleware
+async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
+    person: Person | None = None
+    try:
+        person = request[PERSON] = house_of(request).identity.of(request)
+        if request.method in ("POST", "PUT", "PATCH"):
+            _check_media_type(request)
+        return await handler(request)
+    except HomeboxError as error:
+        return refuse(request, error, person)
+    except web.HTTPException as error:
+        return refuse(request, _routing(request, error), person, status=error.status)
+    except ConnectionError:  # the client left while it was written to; nobody reads what we return
+        return web.Response(status=499)
+    except Exception:
+        log.exception("unexpected error in %s", _route(request))
+        return refuse(
+            request, HomeboxError("internal error", hint="The daemon's log has the details."), person
+        )
+
+
+def refuse(
+    request: web.Request, error: HomeboxError, person: Person | None, status: int | None = None
+) -> web.Response:
+    """The error as this request's dialect writes it."""
+    status = status or error.http_status
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if (status < 500 and status != 429) or isinstance(error, EngineFailed):
+        headers["x-should-retry"] = "false"  # it would end the same way, and clients would try three times
+    body = openai_body(error, status) if speaks_openai(request) else {"error": error.as_dict()}
+    fields = {
+        "route": _route(request),
+        "status": status,
+        "code": error.code,
+        "person": person.name if person else None,
+    }
+    log.info("refused", extra={"fields": fields})
+    return web.Response(
+        status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers
+    )
+
+
+def openai_body(error: HomeboxError, status: int | None = None) -> dict[str, Any]:
+    """`{"error": {...}}` with exactly the fields that OpenAI's clients know."""
+    kind = _OPENAI_TYPES.get(status or error.http_status, "invalid_request_error")
+    return {
+        "error": {
+            "message": f"{error.message.rstrip('.')}. {error.hint}" if error.hint else error.message,
+            "type": "server_error" if (status or error.http_status) >= 500 else kind,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def speaks_openai(request: web.Request) -> bool:
+    key = request.match_info.get("key")
+    path = request.path.removeprefix(f"/k/{key}") if key else request.path
+    return path.startswith("/v1/")
+
+
+def _check_media_type(request: web.Request) -> None:
+    """A browser page may send a form or plain text across sites without asking; JSON it may not."""
+    if request.content_type != "application/json":
+        raise WrongMediaType(
+            f"the body is {request.content_type!r}; it must be application/json",
+            hint="Send the header Content-Type: application/json.",
+            param="content-type",
+        )
+
+
+def _routing(request: web.Request, error: web.HTTPException) -> HomeboxError:
+    if error.status == 404:
+        return NotFound("no such route", hint="GET /v1/models shows that the address is right.")
+    if error.status == 405:
+        return InvalidRequest(f"{request.method} is not possible here")
+    if error.status == 413:
+        return InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
+    return InvalidRequest(error.reason)
+
+
+def _route(request: web.Request) -> str:
+    """The route's pattern: never the path itself, which may hold a key."""
+    resource = request.match_info.route.resource
+    pattern = resource.canonical if resource else "unknown"
+    return f"{request.method} {pattern}"

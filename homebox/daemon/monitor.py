@@ -1,0 +1,186 @@
+"""What is going on in the whole box, as figures?
+
+Hears every frame of the engine and every token of every turn, keeps short windows of them, and makes a `Snapshot` from
+memory at any moment. Names and counters only: no text passes through here. Device figures are sampled once a second in
+a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+
+import homebox
+from homebox.daemon.devices import Devices
+from homebox.daemon.streams import Phase
+from homebox.daemon.supervisor import EngineState, Supervisor
+from homebox.daemon.turnbook import TurnBook
+from homebox.daemon.turns import Turn
+from homebox.wire import frames
+from homebox.wire.events import Blocks, Device, Snapshot
+
+log = logging.getLogger("homebox.monitor")
+
+RATE_WINDOW_S = 10.0
+KEPT_SAMPLES = 512
+FRESH_S = 300.0  # percentiles are over the newest samples, none older than this
+SAMPLE_EVERY_S = 1.0
+
+
+class Window:
+    """Counts over the last seconds."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def add(self, count: int) -> None:
+        self._counts.append((time.monotonic(), count))
+        self._forget()
+
+    def per_second(self) -> float:
+        """Over the window, or over the time since its first count when that is shorter, but at least a second."""
+        self._forget()
+        if not self._counts:
+            return 0.0
+        span = min(RATE_WINDOW_S, max(1.0, time.monotonic() - self._counts[0][0]))
+        return sum(count for _, count in self._counts) / span
+
+    def _forget(self) -> None:
+        while self._counts and self._counts[0][0] < time.monotonic() - RATE_WINDOW_S:
+            self._counts.popleft()
+
+
+class Samples:
+    """The newest measurements, for percentiles."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=KEPT_SAMPLES)
+
+    def add(self, value: float) -> None:
+        self._samples.append((time.monotonic(), value))
+
+    def percentile(self, share: float) -> float | None:
+        """Nearest rank; None without samples."""
+        since = time.monotonic() - FRESH_S
+        values = sorted(value for at, value in self._samples if at >= since)
+        return values[min(len(values) - 1, int(share * len(values)))] if values else None
+
+
+class Monitor:
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+        self._out, self._in = Window(), Window()
+        self._ttft_ms, self._gap_ms = Samples(), Samples()
+        self._last: frames.StepDone | None = None
+        self._step_ms: float | None = None
+        self._devices: tuple[Device, ...] = ()
+        self._sampling: asyncio.Task[None] | None = None
+
+    # ---- what it hears
+
+    def frame(self, frame: frames.FromEngine) -> None:
+        if isinstance(frame, frames.StepDone):
+            self._last = frame
+            if frame.step:
+                self._step_ms = frame.step_ms
+            if frame.prefill_tokens:
+                self._in.add(frame.prefill_tokens)
+            if made := sum(len(progress.tokens) for progress in frame.progress):
+                self._out.add(made)
+        elif isinstance(frame, frames.Loading | frames.Ready):
+            self._last = self._step_ms = None  # the pool of an engine that is gone says nothing
+
+    def token(self, turn: Turn, gap_ms: float | None) -> None:
+        """A choice of `turn` got tokens, `gap_ms` after its last ones; None for the turn's first."""
+        if gap_ms is not None:
+            self._gap_ms.add(gap_ms)
+        elif turn.ttft_ms is not None:
+            self._ttft_ms.add(turn.ttft_ms)
+
+    def watch(self, supervisor: Supervisor) -> None:
+        """Sample the devices from now on."""
+        self._sampling = asyncio.create_task(self._sample(supervisor), name="device-sampler")
+
+    async def stop(self) -> None:
+        if self._sampling:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+
+    async def _sample(self, supervisor: Supervisor) -> None:
+        devices = Devices()
+        while True:
+            device = supervisor.ready.device if supervisor.ready else None
+            try:
+                self._devices = await asyncio.to_thread(devices.sample, supervisor.pid, device)
+            except Exception:  # a driver may fail in any way; the figures are then unknown, the daemon lives
+                log.exception("the devices cannot be read")
+                self._devices = ()
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    # ---- what it says
+
+    def snapshot(self, supervisor: Supervisor, book: TurnBook, person: str) -> Snapshot:
+        """Everything at this moment, for `person`, whose own rows are marked."""
+        pool = self._last.pool if self._last else None
+        rows = tuple(turn.row(person) for turn in book.live)
+        busy = sum(stream.phase in (Phase.PREFILL, Phase.DECODE) for stream in supervisor.streams)
+        return Snapshot(
+            at=time.time(),
+            version=homebox.__version__,
+            uptime_s=self.uptime_s,
+            engine="draining" if book.draining else supervisor.state,
+            engine_detail=detail(supervisor),
+            engine_restarts=supervisor.restarts,
+            model=book.manifest.name,
+            max_context=book.limits.context,
+            max_running=book.max_running,
+            devices=self._devices,
+            blocks=self._blocks(supervisor),
+            prefix_hit_rate=pool.prefix_hit_tokens / pool.prefix_query_tokens
+            if pool and pool.prefix_query_tokens
+            else None,
+            preemptions=pool.preemptions if pool else 0,
+            running=busy,
+            waiting=len(supervisor.streams) - busy,
+            tok_s_out=self._out.per_second(),
+            tok_s_in=self._in.per_second(),
+            step_ms=self._step_ms,
+            ttft_p50_ms=self._ttft_ms.percentile(0.5),
+            ttft_p95_ms=self._ttft_ms.percentile(0.95),
+            gap_p50_ms=self._gap_ms.percentile(0.5),
+            gap_p95_ms=self._gap_ms.percentile(0.95),
+            streams=rows,
+        )
+
+    def _blocks(self, supervisor: Supervisor) -> Blocks | None:
+        """The block pool; None while there is none."""
+        ready = supervisor.ready
+        if ready is None or supervisor.state is not EngineState.READY:
+            return None
+        if self._last is None:
+            return Blocks(
+                total=ready.total_blocks,
+                used=0,
+                cached=0,
+                free=ready.total_blocks,
+                block_size=ready.block_size,
+            )
+        pool = self._last.pool
+        return Blocks(
+            total=pool.total, used=pool.used, cached=pool.cached, free=pool.free, block_size=ready.block_size
+        )
+
+    @property
+    def uptime_s(self) -> float:
+        return time.monotonic() - self._started_at
+
+
+def detail(supervisor: Supervisor) -> str:
+    """What a person should know of the engine's state: what it loads, why it was lost, what it fell back to."""
+    if supervisor.detail:
+        return supervisor.detail
+    if loading := supervisor.loading:
+        return loading.stage + (f" {loading.done}/{loading.total}" if loading.total else "")
+    return "; ".join(supervisor.ready.notes) if supervisor.ready else ""

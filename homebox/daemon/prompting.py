@@ -1,0 +1,36 @@
+"""Which tokens does the engine get for these messages, or for this text?
+
+The one place where dialects meet templates and the tokeniser. Large texts are tokenised in a thread, so that one
+person's document does not hold up everybody's next token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from homebox.errors import InvalidRequest
+from homebox.text.tokens import Tokenizer
+from homebox.wire.requests import Message
+
+INLINE_CHARACTERS = 16_384  # about a millisecond of tokenising
+
+
+async def chat_tokens(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
+    """The conversation through the model's template; a last message of the assistant is left open and continued.
+
+    Raises InvalidRequest where there are no messages or the template refuses them."""
+    if not messages:
+        raise InvalidRequest("there are no messages", param="messages")
+    plain = [{"role": message.role, "content": message.content} for message in messages]
+    go_on = messages[-1].role == "assistant"
+    if sum(len(message.content) for message in messages) <= INLINE_CHARACTERS:
+        return tokenizer.render(plain, continue_last=go_on)
+    return await asyncio.to_thread(tokenizer.render, plain, continue_last=go_on)
+
+
+async def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Raises InvalidRequest for text that is no Unicode."""
+    if len(text) <= INLINE_CHARACTERS:
+        return tokenizer.encode(text)
+    return await asyncio.to_thread(tokenizer.encode, text)

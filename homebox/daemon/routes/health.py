@@ -1,0 +1,51 @@
+"""Is the box well? `GET /health`, from memory, for everybody; without a key on TCP it says the state and nothing more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+import homebox
+from homebox.daemon.house import PERSON, House, house_of
+from homebox.daemon.monitor import detail
+from homebox.daemon.supervisor import EngineState
+
+LOST = (EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED)
+
+
+async def health(request: web.Request) -> web.Response:
+    """200 while it starts, loads or serves; 503 when the engine is lost or the daemon goes down."""
+    house = house_of(request)
+    person = request.get(PERSON)
+    draining = house.book.draining
+    body: dict[str, Any] = {"state": "draining" if draining else str(house.supervisor.state)}
+    if person is not None:
+        body |= _known(house)
+    if person is not None and person.local:
+        body |= {"engine_pid": house.supervisor.pid, "restarts": house.supervisor.restarts}
+    lost = draining or house.supervisor.state in LOST
+    headers = {"Retry-After": "5"} if lost else {}
+    return web.Response(
+        status=503 if lost else 200,
+        body=msgspec.json.encode(body),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def _known(house: House) -> dict[str, Any]:
+    loading, ready = house.supervisor.loading, house.supervisor.ready
+    progress = {"stage": loading.stage, "done": loading.done, "total": loading.total} if loading else None
+    snapshot = house.monitor.snapshot(house.supervisor, house.book, "")
+    return {
+        "detail": detail(house.supervisor),
+        "model": house.book.manifest.name,
+        "progress": progress,
+        "device": ready.device if ready else None,
+        "running": snapshot.running,
+        "waiting": snapshot.waiting,
+        "uptime_s": round(house.monitor.uptime_s, 1),
+        "version": homebox.__version__,
+    }

@@ -1,0 +1,171 @@
+"""The protocol of our own clients: ask, chats and turns with their events, cancelling, the monitor.
+
+Events are NDJSON lines from a turn's log; a reader may come at any time, from any event on, and be as slow as it
+likes. Everything is scoped to the person who asks: somebody else's chat or turn does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from homebox.daemon.bodies import decode
+from homebox.daemon.chats import alternating
+from homebox.daemon.eventlog import Reader
+from homebox.daemon.house import House, house_of, person_of
+from homebox.daemon.identity import Person
+from homebox.daemon.prompting import chat_tokens
+from homebox.daemon.routes.waiting import until_placed, while_connected
+from homebox.daemon.sampling import Wanted
+from homebox.daemon.turnbook import Ask, Kept
+from homebox.daemon.turns import TurnState
+from homebox.errors import Busy, InvalidRequest, NotAllowed
+from homebox.wire.requests import AskRequest, Message, Options, TurnCreated, TurnRequest
+
+NDJSON = "application/x-ndjson"
+MAX_KEY_CHARACTERS = 200
+SHORTEST_INTERVAL_S = 0.2
+
+
+async def ask(request: web.Request) -> web.StreamResponse:
+    """One question. Leaving cancels it, unless it was detached."""
+    house, person = house_of(request), person_of(request)
+    body = decode(await request.read(), AskRequest)
+    prompt = await chat_tokens(house.book.tokenizer, body.messages)
+    kept = house.book.open_story(_ask(person, body.options, prompt))
+    if body.detach:
+        return _json(TurnCreated(turn=kept.turn.id))
+    with while_connected(kept.turn):
+        await until_placed(kept.turn)
+        return await _tell(request, kept.narrator.log.read())
+
+
+async def new_turn(request: web.Request) -> web.Response:
+    """Store what the person said and queue an answer; the same key again gives the same turn."""
+    house, person = house_of(request), person_of(request)
+    body = decode(await request.read(), TurnRequest)
+    if not 0 < len(body.key) <= MAX_KEY_CHARACTERS:
+        raise InvalidRequest(f"key must have 1 to {MAX_KEY_CHARACTERS} characters", param="key")
+    chat = house.chats.open(person.name, request.match_info["chat"], body.system)
+    async with chat.asking:
+        if (known := chat.turns.get(body.key)) is not None:
+            return _json(TurnCreated(turn=known, chat=chat.id))
+        if chat.turns and _running(house, next(reversed(chat.turns.values()))):
+            raise Busy(
+                "this chat is still being answered", hint="Stop that answer first, or wait.", retry_after_s=2
+            )
+        said = Message("user", body.text)
+        prompt = await chat_tokens(house.book.tokenizer, alternating([*chat.messages, said]))
+        messages = chat.messages
+        kept = house.book.open_story(
+            _ask(person, body.options, prompt), lambda text: messages.append(Message("assistant", text))
+        )
+        messages.append(said)
+        chat.turns[body.key] = kept.turn.id
+    return _json(TurnCreated(turn=kept.turn.id, chat=chat.id))
+
+
+async def show_chat(request: web.Request) -> web.Response:
+    """A person's own chat, as it was said."""
+    chat = house_of(request).chats.find(person_of(request).name, request.match_info["chat"])
+    turns = list(chat.turns.values())
+    return _json({"id": chat.id, "created": chat.created_unix, "messages": chat.messages, "turns": turns})
+
+
+async def turn_events(request: web.Request) -> web.StreamResponse:
+    """The events of an own turn after number `after`, to its end."""
+    after = _number(request, "after", 0)
+    kept: Kept = house_of(request).book.story(request.match_info["turn"], person_of(request).name)
+    return await _tell(request, kept.narrator.log.read(int(after)))
+
+
+async def cancel_turn(request: web.Request) -> web.Response:
+    """End a turn, also one of another dialect; returns when the engine has freed its memory."""
+    house, person = house_of(request), person_of(request)
+    turn = house.book.turn(request.match_info["turn"])
+    if turn.person != person.name and not person.admin:
+        raise NotAllowed(f"turn {turn.id} is not yours", hint="Administrators may stop any.")
+    by = "by its owner" if turn.person == person.name else f"by {person.name}"
+    await house.book.cancel(turn, f"stopped {by}")
+    reasons = sorted({choice.finish or "" for choice in turn.choices})
+    return _json({"turn": turn.id, "reason": ",".join(reasons)})
+
+
+async def streams(request: web.Request) -> web.Response:
+    """Everything that runs or waits: names and counters."""
+    person = person_of(request)
+    return _json({"streams": [turn.row(person.name) for turn in house_of(request).book.live]})
+
+
+async def monitor(request: web.Request) -> web.StreamResponse:
+    """One snapshot, or one every `interval` seconds until the reader leaves."""
+    house, person = house_of(request), person_of(request)
+    if "interval" not in request.query:
+        return _json(_snapshot(house, person))
+    interval = _number(request, "interval", 2.0)
+    if not SHORTEST_INTERVAL_S <= interval <= 3600:
+        raise InvalidRequest(
+            f"interval is {interval:g}; it must be {SHORTEST_INTERVAL_S} to 3600 s", param="interval"
+        )
+    response = await _ndjson(request)
+    while not house.closing.is_set():
+        await response.write(msgspec.json.encode(_snapshot(house, person)) + b"\n")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(house.closing.wait(), interval)
+    return response
+
+
+async def _tell(request: web.Request, reader: Reader) -> web.StreamResponse:
+    response = await _ndjson(request)
+    await response.write(reader.take())
+    while not reader.finished:
+        await response.write(await reader.wait())
+    await response.write_eof()
+    return response
+
+
+async def _ndjson(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    return response
+
+
+def _ask(person: Person, options: Options, prompt: list[int]) -> Ask:
+    names = set(Wanted.__struct_fields__) & set(Options.__struct_fields__)
+    return Ask(
+        kind="t",
+        person=person.name,
+        model=options.model,
+        prompts=[prompt],
+        wanted=Wanted(**{name: getattr(options, name) for name in names}),
+        low_priority=options.priority == "low",
+        reasoning=True,
+    )
+
+
+def _running(house: House, turn_id: str) -> bool:
+    return any(turn.id == turn_id and turn.state is not TurnState.DONE for turn in house.book.live)
+
+
+def _snapshot(house: House, person: Person) -> Any:
+    return house.monitor.snapshot(house.supervisor, house.book, person.name)
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name)
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise InvalidRequest(f"{name} is {str(text)[:40]!r}; it must be a number of at least 0", param=name)
+    return value
+
+
+def _json(body: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")

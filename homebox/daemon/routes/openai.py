@@ -1,0 +1,240 @@
+"""OpenAI's dialect: `/v1/models`, `/v1/chat/completions`, `/v1/completions`, streamed or whole.
+
+Reads the request, opens a turn, and writes what the turn says, a chunk a step as long as the reader keeps up (a slow
+reader gets fewer, larger chunks). A client that leaves ends its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from homebox.daemon.answer import Delta
+from homebox.daemon.bodies import decode
+from homebox.daemon.door import openai_body
+from homebox.daemon.house import House, house_of, person_of
+from homebox.daemon.prompting import chat_tokens, text_tokens
+from homebox.daemon.routes import openai_shapes as shapes
+from homebox.daemon.routes.openai_requests import ChatBody, CompletionBody, SamplingFields
+from homebox.daemon.routes.waiting import Waiter, until_placed, while_connected
+from homebox.daemon.turnbook import Ask
+from homebox.daemon.turns import Choice, Turn, TurnState
+from homebox.errors import HomeboxError, Unavailable
+
+KEEP_ALIVE_S = 15.0
+
+
+async def models(request: web.Request) -> web.Response:
+    """What this daemon serves."""
+    book = house_of(request).book
+    return _json({"object": "list", "data": [shapes.model(book.manifest, book.limits.context)]})
+
+
+async def model(request: web.Request) -> web.Response:
+    book = house_of(request).book
+    book.check_model(request.match_info["model"])
+    return _json(shapes.model(book.manifest, book.limits.context))
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    house = house_of(request)
+    body = decode(await request.read(), ChatBody).checked()
+    prompt = await chat_tokens(house.book.tokenizer, body.chat_messages())
+    ask = Ask(
+        kind="chatcmpl",
+        person=person_of(request).name,
+        model=body.model,
+        prompts=[prompt],
+        wanted=body.chat_wanted(),
+        reasoning=True,
+    )
+    return await _answer(request, ask, body, _ChatWriter(house, bool(body.logprobs)))
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    house = house_of(request)
+    body = decode(await request.read(), CompletionBody).checked()
+    tokenizer = house.book.tokenizer
+    prompts = body.prompts(house.book.limits.vocab_size)
+    ids = [await text_tokens(tokenizer, one) if isinstance(one, str) else one for one in prompts]
+    ask = Ask(
+        kind="cmpl",
+        person=person_of(request).name,
+        model=body.model,
+        prompts=ids,
+        wanted=body.completion_wanted(),
+    )
+    each = body.n or 1
+    echoes = (
+        [shapes.Echo(tokenizer, text, tokens) for text, tokens in zip(prompts, ids, strict=True)]
+        if body.echo
+        else []
+    )
+    return await _answer(
+        request,
+        ask,
+        body,
+        _CompletionWriter(house, body.logprobs is not None, [e for e in echoes for _ in range(each)]),
+    )
+
+
+async def _answer(
+    request: web.Request, ask: Ask, body: SamplingFields, writer: _Writer
+) -> web.StreamResponse:
+    waiter = Waiter()
+    turn = house_of(request).book.open(ask, waiter)
+    with while_connected(turn):
+        await until_placed(turn)
+        if body.stream:
+            return await _stream(request, turn, waiter, writer, body.include_usage)
+        await waiter.until_done(turn)
+        if failed := _failure(turn):
+            raise failed
+        choices = [writer.whole(choice, choice.answer.take()) for choice in turn.choices]
+        return _json(shapes.envelope(turn, writer.whole_kind, choices) | {"usage": shapes.usage(turn)})
+
+
+async def _stream(
+    request: web.Request, turn: Turn, waiter: Waiter, writer: _Writer, include_usage: bool
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    async for choices in _chunks(turn, waiter, writer):
+        lines = [shapes.envelope(turn, writer.chunk_kind, [choice]) for choice in choices]
+        if include_usage:
+            lines = [line | {"usage": None} for line in lines]
+        await response.write(b"".join(map(shapes.event, lines)) or shapes.KEEP_ALIVE)
+    if failed := _failure(turn):
+        await response.write(shapes.event(openai_body(failed)))
+    elif include_usage:
+        last = shapes.envelope(turn, writer.chunk_kind, []) | {"usage": shapes.usage(turn)}
+        await response.write(shapes.event(last))
+    if not failed:
+        await response.write(shapes.DONE)
+    await response.write_eof()
+    return response
+
+
+async def _chunks(turn: Turn, waiter: Waiter, writer: _Writer) -> AsyncIterator[list[dict[str, Any]]]:
+    """The new chunks of all choices, each time something is new; an empty list keeps the connection alive."""
+    yield writer.first(turn)
+    open_choices = list(turn.choices)
+    while open_choices:
+        moved = await waiter.moved(KEEP_ALIVE_S) or turn.state is TurnState.DONE
+        chunks: list[dict[str, Any]] = []
+        for choice in list(open_choices):
+            delta = choice.answer.take()
+            if delta:
+                chunks += writer.chunks(choice, delta)
+            if choice.closed:
+                open_choices.remove(choice)
+                if choice.finish in ("stop", "length"):
+                    chunks.append(writer.last(choice))
+        if chunks or not moved:
+            yield chunks
+
+
+def _failure(turn: Turn) -> HomeboxError | None:
+    """Why there is no whole answer. OpenAI's dialect has no word for cancelled, so that is a failure, too."""
+    if turn.error:
+        return turn.error
+    stopped = next((choice for choice in turn.choices if choice.finish == "cancelled"), None)
+    return Unavailable(f"this request was cancelled: {stopped.detail}") if stopped else None
+
+
+def _json(body: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
+
+class _Writer:
+    """What differs between the two kinds of completion."""
+
+    whole_kind: str
+    chunk_kind: str
+
+    def __init__(self, house: House, logprobs: bool) -> None:
+        self.tokenizer = house.book.tokenizer
+        self.logprobs = logprobs
+
+    def first(self, turn: Turn) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def last(self, choice: Choice) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def whole(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class _ChatWriter(_Writer):
+    whole_kind = shapes.CHAT
+    chunk_kind = shapes.CHAT_CHUNK
+
+    def first(self, turn: Turn) -> list[dict[str, Any]]:
+        return [
+            shapes.chat_chunk_choice(choice.index, {"role": "assistant", "content": ""})
+            for choice in turn.choices
+        ]
+
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
+        parts = [{"reasoning_content": delta.think}] if delta.think else []
+        if delta.text or not parts:
+            parts.append({"content": delta.text})
+        out = [shapes.chat_chunk_choice(choice.index, part) for part in parts]
+        if self.logprobs:  # the tokens go with the last part
+            out[-1]["logprobs"] = shapes.chat_logprobs(self.tokenizer, delta.spoken)
+        elif not (delta.text or delta.think):
+            return []
+        return out
+
+    def last(self, choice: Choice) -> dict[str, Any]:
+        return shapes.chat_chunk_choice(choice.index, {}, choice.finish)
+
+    def whole(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        return shapes.chat_choice(self.tokenizer, choice, delta.spoken, self.logprobs)
+
+
+class _CompletionWriter(_Writer):
+    whole_kind = shapes.COMPLETION
+    chunk_kind = shapes.COMPLETION
+
+    def __init__(self, house: House, logprobs: bool, echoes: list[shapes.Echo]) -> None:
+        super().__init__(house, logprobs)
+        self._echoes = echoes
+        self._echoed: set[int] = set()
+
+    def first(self, turn: Turn) -> list[dict[str, Any]]:
+        return []
+
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
+        if not (delta.text or self.logprobs or self._echo_due(choice)):
+            return []
+        return [self._choice(choice, delta)]
+
+    def last(self, choice: Choice) -> dict[str, Any]:
+        if self._echo_due(choice):  # an answer without a single word
+            return self._choice(choice, Delta()) | {"finish_reason": choice.finish}
+        return shapes.completion_choice(choice.index, "", choice.finish)
+
+    def whole(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        return self._choice(choice, delta) | {"finish_reason": choice.finish}
+
+    def _echo_due(self, choice: Choice) -> bool:
+        return bool(self._echoes) and choice.index not in self._echoed
+
+    def _choice(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        """The new text and tokens; an echoed prompt goes before the first of them."""
+        text, spoken = delta.text, delta.spoken
+        echo = self._echoes[choice.index] if self._echoes else None
+        tokens = shapes.spoken_tokens(spoken, len(echo.text) if echo else 0)
+        if echo and self._echo_due(choice):
+            self._echoed.add(choice.index)
+            text, tokens = echo.text + text, echo.tokens(choice.prompt_logprobs) + tokens
+        logprobs = shapes.completion_logprobs(self.tokenizer, tokens) if self.logprobs else None
+        return shapes.completion_choice(choice.index, text, None, logprobs)
