@@ -34,3 +34,13 @@ async def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
     if len(text) <= INLINE_CHARACTERS:
         return tokenizer.encode(text)
     return await asyncio.to_thread(tokenizer.encode, text)
+
+
+def template_preamble(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that the model's template writes before anybody's first word, the same for everyone: the daemon
+    vouches for them, so that they are computed once for the whole house. Empty for a model without a template."""
+    try:
+        first, second = (tokenizer.render([{"role": "user", "content": text}]) for text in ("a", "b"))
+    except InvalidRequest:
+        return []
+    return first[: next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from homebox.config import Settings
 from homebox.daemon.answer import Answer
 from homebox.daemon.narrator import Narrator
+from homebox.daemon.prompting import template_preamble
 from homebox.daemon.sampling import Limits, Wanted, resolve
 from homebox.daemon.streams import Phase
 from homebox.daemon.supervisor import EngineState, Supervisor
@@ -70,6 +71,7 @@ class TurnBook:
     ) -> None:
         self._supervisor = supervisor
         self.tokenizer = tokenizer
+        self._preamble = template_preamble(tokenizer)
         self.manifest = manifest
         self._settings = settings
         self._on_token = on_token
@@ -170,9 +172,15 @@ class TurnBook:
                 sampling=sampling,
                 klass=turn.klass,
                 choice=choice.index,
+                shared_prefix=self._vouched(choice.prompt),
             )
             turn.submitted(choice, self._supervisor.submit(submit, choice))
         return turn
+
+    def _vouched(self, prompt: Sequence[int]) -> int:
+        """How many of the first tokens tell nothing about anybody: cached across persons."""
+        size = len(self._preamble)
+        return size if list(prompt[:size]) == self._preamble else 0
 
     def _answer(self, ask: Ask, prompt: Sequence[int], sampling: frames.Sampling) -> Answer:
         splitter = None

@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,7 +121,13 @@ def state_with(model: Path, folder: Path) -> Path:
 
 @contextmanager
 def running(
-    model: Path, folder: Path, *, patience: Patience = QUICK, ready: bool = True, **settings: Any
+    model: Path,
+    folder: Path,
+    *,
+    patience: Patience = QUICK,
+    ready: bool = True,
+    command: Sequence[str] = SCRIPT,
+    **settings: Any,
 ) -> Iterator[Box]:
     """A daemon in this process, its state and socket under `folder`."""
     state = folder if (folder / "models").exists() else state_with(model, folder)
@@ -134,7 +140,7 @@ def running(
     async def main() -> None:
         try:
             server = Server(
-                build(full, state, command=SCRIPT, patience=patience),
+                build(full, state, command=command, patience=patience),
                 folder / "run" / "api.sock",
                 full.listen,
             )
@@ -157,7 +163,7 @@ def running(
     box = Box(started[0])
     try:
         if ready:
-            until(box.ready)
+            until(box.ready, within_s=120)
         yield box
     finally:
         box.http.close()
