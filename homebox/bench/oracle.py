@@ -11,11 +11,13 @@ import torch
 def load_transformers(model_dir: Path, dtype: torch.dtype) -> Any:
     """A transformers model from a folder of the library, read by transformers' own code (GGUF or safetensors), with
     SDPA attention. Needs the development extra."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GgufConfig
 
     more: dict[str, Any] = {}
     if not (model_dir / "config.json").exists():
+        # Unpacked at load: its own kernels for packed weights are slower on this path than a dense model.
         more["gguf_file"] = next(model_dir.glob("*.gguf")).name
+        more["quantization_config"] = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa", **more)
     return model.eval()
 

@@ -1,7 +1,7 @@
 """Paged attention in plain torch: gather the blocks, then `scaled_dot_product_attention`.
 
 Slow and obvious; every other kernel is compared with it. Rows of one token (decode) are computed together, padded to
-the longest context of their bucket; longer rows one by one. Query heads that share a key head are laid side by side
+the size of their bucket, which only their own length decides, so that neighbours change nothing; longer rows one by one. Query heads that share a key head are laid side by side
 as if they were more queries of that head, so keys and values are never repeated.
 """
 
@@ -15,7 +15,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from homebox.kernels.attention import BatchShape, PagedCache
 
-_SMALLEST_BUCKET = 64  # tokens of context
+
+def bucket(context: int) -> int:
+    """To how many tokens a context is padded: a power of two from 64 to 512, then a multiple of 512."""
+    return max(64, 1 << (context - 1).bit_length()) if context <= 512 else -(-context // 512) * 512
 
 
 @dataclass(frozen=True)
@@ -93,14 +96,18 @@ class ReferenceAttention:
         parts = []
         for row, (start, count) in enumerate(zip(shape.starts, shape.counts, strict=True)):
             if count == 1:
-                decode[max(_SMALLEST_BUCKET, 1 << start.bit_length())].append(row)
+                decode[bucket(start + 1)].append(row)
             else:
-                parts.append(self._part(shape, group, [row], offsets, count))
-        return parts + [self._part(shape, group, rows, offsets, 1) for _, rows in sorted(decode.items())]
+                parts.append(self._part(shape, group, [row], offsets, count, start + count))
+        for context, rows in sorted(decode.items()):
+            parts.append(self._part(shape, group, rows, offsets, 1, context))
+        return parts
 
-    def _part(self, shape: BatchShape, group: int, rows: list[int], offsets: list[int], count: int) -> _Part:
+    def _part(
+        self, shape: BatchShape, group: int, rows: list[int], offsets: list[int], count: int, context: int
+    ) -> _Part:
         size = self.cache.block_size
-        longest = max(-(-(shape.starts[row] + count) // size) for row in rows)
+        longest = -(-context // size)
         blocks = torch.zeros(len(rows), longest, dtype=torch.int64)
         for i, row in enumerate(rows):
             table = shape.tables[group][row][:longest]

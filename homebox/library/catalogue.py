@@ -28,7 +28,9 @@ class PackagedModel:
     download: int
     licence: str
     about: str
-    generation: Mapping[str, float] = field(default_factory=dict)  # sampling defaults that its authors recommend
+    generation: Mapping[str, float] = field(
+        default_factory=dict
+    )  # sampling defaults that its authors recommend
 
 
 CATALOGUE: Mapping[str, PackagedModel] = {

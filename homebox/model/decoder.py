@@ -11,26 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from homebox.kernels.attention import Attention
+from homebox.kernels.linear import Linear
 from homebox.model.spec import DecoderSpec
 
 
 @dataclass
 class LayerWeights:
-    """`qkv`: `[(heads + 2 * kv_heads) * head_dim, hidden]`, `gate_up`: `[2 * mlp, hidden]`; the rest as usual."""
+    """`qkv`: hidden to (heads + 2 * kv_heads) * head_dim, `gate_up`: hidden to 2 * mlp; the rest as usual."""
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    output: torch.Tensor
+    qkv: Linear
+    output: Linear
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
-    qkv_bias: torch.Tensor | None = None
-    output_bias: torch.Tensor | None = None
-    gate_up_bias: torch.Tensor | None = None
-    down_bias: torch.Tensor | None = None
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass
@@ -38,7 +35,7 @@ class Weights:
     embedding: torch.Tensor  # [vocab, hidden]
     layers: list[LayerWeights]
     norm: torch.Tensor
-    head: torch.Tensor  # [vocab, hidden]; the embedding itself where tied
+    head: Linear  # hidden to vocab
 
 
 class Decoder:
@@ -58,19 +55,19 @@ class Decoder:
         x = embedding(ids, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
             normed = rms_norm(x, (spec.hidden,), layer.attention_norm, spec.norm_eps)
-            qkv = linear(normed, layer.qkv, layer.qkv_bias).view(len(ids), -1, spec.head_dim)
+            qkv = layer.qkv(normed).view(len(ids), -1, spec.head_dim)
             q, k, v = qkv.split((spec.heads, spec.kv_heads, spec.kv_heads), dim=1)
             attention.write(index, rotate(k, *rotation), v)
             mixed = attention.attend(index, rotate(q, *rotation))
-            x = x + linear(mixed.reshape(len(ids), -1), layer.output, layer.output_bias)
+            x = x + layer.output(mixed.reshape(len(ids), -1))
             normed = rms_norm(x, (spec.hidden,), layer.mlp_norm, spec.norm_eps)
-            gate, up = linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            x = x + linear(silu(gate) * up, layer.down, layer.down_bias)
+            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+            x = x + layer.down(silu(gate) * up)
         return rms_norm(x, (spec.hidden,), self.weights.norm, spec.norm_eps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[rows, vocab]`, in fp32."""
-        return linear(hidden, self.weights.head).float()
+        return self.weights.head(hidden).float()
 
     def _rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         angles = positions[:, None].float() * self._frequencies

@@ -17,6 +17,7 @@ import torch
 from homebox.errors import BadFile
 from homebox.formats.gguf import GGUF, open_gguf
 from homebox.formats.safetensors import Folder, open_folder
+from homebox.kernels.linear import Linear, linear
 from homebox.model.decoder import Decoder, LayerWeights, Weights
 from homebox.model.dequantise import dequantise
 from homebox.model.spec import DecoderSpec, from_gguf, from_hf
@@ -70,12 +71,10 @@ def load(folder: Path, dtype: torch.dtype, device: torch.device, report: Report)
 
 
 def weight_bytes(decoder: Decoder) -> int:
-    """Bytes of all weights, a tied head counted once."""
+    """Bytes of all weights as they lie in memory."""
     w = decoder.weights
-    tensors = [w.embedding, w.norm, *([] if w.head is w.embedding else [w.head])]
-    for layer in w.layers:
-        tensors += [t for t in vars(layer).values() if t is not None]
-    return sum(t.numel() * t.element_size() for t in tensors)
+    parts = [w.embedding, w.norm, w.head, *(part for layer in w.layers for part in vars(layer).values())]
+    return sum(part.nbytes for part in parts)
 
 
 def _open(folder: Path) -> Source:
@@ -103,29 +102,28 @@ def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Rep
             part.copy_(source.get(name, (count, *rest)))
         return out
 
+    def packed(names: list[str], rows: list[int], columns: int, bias: bool) -> Linear:
+        weight = together([f"{name}.weight" for name in names], rows, columns)
+        return linear(weight, together([f"{name}.bias" for name in names], rows) if bias else None)
+
     layers = []
     for i in range(spec.layers):
         report("weights", i, spec.layers)
-        p, attention, mlp = f"model.layers.{i}.", "self_attn.", "mlp."
-        qkv = [f"{p}{attention}{x}_proj" for x in "qkv"]
-        gate_up = [f"{p}{mlp}{x}_proj" for x in ("gate", "up")]
-        layer = LayerWeights(
-            attention_norm=get(f"{p}input_layernorm.weight", spec.hidden),
-            qkv=together([f"{n}.weight" for n in qkv], [q, kv, kv], spec.hidden),
-            output=get(f"{p}{attention}o_proj.weight", spec.hidden, q),
-            mlp_norm=get(f"{p}post_attention_layernorm.weight", spec.hidden),
-            gate_up=together([f"{n}.weight" for n in gate_up], [spec.mlp] * 2, spec.hidden),
-            down=get(f"{p}{mlp}down_proj.weight", spec.hidden, spec.mlp),
+        p = f"model.layers.{i}."
+        qkv = [f"{p}self_attn.{x}_proj" for x in "qkv"]
+        gate_up = [f"{p}mlp.{x}_proj" for x in ("gate", "up")]
+        layers.append(
+            LayerWeights(
+                attention_norm=get(f"{p}input_layernorm.weight", spec.hidden),
+                qkv=packed(qkv, [q, kv, kv], spec.hidden, spec.attention_bias),
+                output=packed([f"{p}self_attn.o_proj"], [spec.hidden], q, spec.attention_bias),
+                mlp_norm=get(f"{p}post_attention_layernorm.weight", spec.hidden),
+                gate_up=packed(gate_up, [spec.mlp] * 2, spec.hidden, spec.mlp_bias),
+                down=packed([f"{p}mlp.down_proj"], [spec.hidden], spec.mlp, spec.mlp_bias),
+            )
         )
-        if spec.attention_bias:
-            layer.qkv_bias = together([f"{n}.bias" for n in qkv], [q, kv, kv])
-            layer.output_bias = get(f"{p}{attention}o_proj.bias", spec.hidden)
-        if spec.mlp_bias:
-            layer.gate_up_bias = together([f"{n}.bias" for n in gate_up], [spec.mlp] * 2)
-            layer.down_bias = get(f"{p}{mlp}down_proj.bias", spec.hidden)
-        layers.append(layer)
     embedding = get("model.embed_tokens.weight", spec.vocab_size, spec.hidden)
-    head = embedding if spec.tied_head else get("lm_head.weight", spec.vocab_size, spec.hidden)
+    head = linear(embedding if spec.tied_head else get("lm_head.weight", spec.vocab_size, spec.hidden))
     norm = get("model.norm.weight", spec.hidden)
     report("weights", spec.layers, spec.layers)
     return Decoder(spec, Weights(embedding, layers, norm, head))

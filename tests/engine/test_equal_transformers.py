@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from homebox.bench.oracle import generate, load_transformers
 from homebox.engine import scheduler
 from homebox.engine.build import build
 from homebox.wire.frames import FromEngine, Sampling, Start, StepDone, Submit
@@ -84,21 +85,13 @@ def compare(model: Any, prompts: list[list[int]], ours: dict[str, list[int]]) ->
     """Raises AssertionError at a difference that cannot be forgiven; returns how many were."""
     forgiven = 0
     for i, prompt in enumerate(prompts):
-        with torch.inference_mode():
-            whole = model.generate(
-                torch.tensor([prompt]),
-                max_new_tokens=NEW_TOKENS,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=0,
-            )[0]
-        theirs = whole[len(prompt) :].tolist()
+        theirs = generate(model, prompt, NEW_TOKENS)
         assert len(ours[str(i)]) == NEW_TOKENS
         if ours[str(i)] == theirs:
             continue
         first = next(n for n in range(NEW_TOKENS) if ours[str(i)][n] != theirs[n])
         with torch.inference_mode():
-            logits = model(whole[None, : len(prompt) + first]).logits[0, -1]
+            logits = model(torch.tensor([prompt + theirs[:first]])).logits[0, -1]
         best, second = torch.topk(logits, 2).values.tolist()
         assert best - second < FORGIVEN_GAP, f"prompt {i}, token {first}: the oracle leads by {best - second}"
         forgiven += 1
@@ -139,10 +132,7 @@ def test_tiny_models_of_the_llama_family_say_what_transformers_says(
 @pytest.mark.model
 def test_the_default_model_says_what_transformers_says(default_model: Path) -> None:
     """The oracle reads the same GGUF file by its own code: weights, rotary layout and all."""
-    file = next(default_model.glob("*.gguf"))
-    oracle = AutoModelForCausalLM.from_pretrained(
-        default_model, gguf_file=file.name, dtype=torch.float32
-    ).eval()
+    oracle = load_transformers(default_model, torch.float32)
     prompts = prompts_for(oracle.config.vocab_size)
     ours = run(default_model, prompts, blocks=42)
     assert ours.preemptions > 0, "the pool was meant to be too small"

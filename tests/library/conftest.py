@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.library.small_models import CHATML, CONTROL, MERGES, Shop, pack, vocabulary, write_gguf, write_json
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from homebox.library.catalogue import PackagedModel
 from homebox.library.store import Library
+from tests.library.small_models import CHATML, CONTROL, MERGES, Shop, pack, vocabulary, write_gguf, write_json
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.library.small_models import write_gguf, write_json
 
 from homebox.errors import BadFile, UsageError
 from homebox.library.adopt import adopt, suggest_name
 from homebox.library.store import Library
 from homebox.text.tokens import Tokenizer
+from tests.library.small_models import write_gguf, write_json
 
 
 def edit(path: Path, **changes: object) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.library.small_models import CONTROL, vocabulary, write_gguf
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from homebox.errors import BadFile
 from homebox.formats.gguf import open_gguf
 from homebox.library.convert import SPLITTERS, convert
+from tests.library.small_models import CONTROL, vocabulary, write_gguf
 
 ODD = [
     "",

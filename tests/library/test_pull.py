@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.library.small_models import Shop
 
 from homebox.errors import FetchFailed, ModelNotFound, NoSpace, UsageError
 from homebox.library.pull import pull
 from homebox.library.store import Library
+from tests.library.small_models import Shop
 
 SHOP = """
 import json, os, sys

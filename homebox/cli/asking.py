@@ -1,0 +1,179 @@
+"""How does one question become an answer on standard output and an exit code?
+
+Builds the request from the flags, reads the answer's events, and hands them to one of the writers in `answer.py`. The
+answer lives as long as this process: hanging up cancels it, unless it was detached. It declares no flags.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from homebox.cli import prompt as prompts
+from homebox.cli import terminal
+from homebox.cli.answer import EventLines, JsonObject, Options, Outcome, PlainText, Writer
+from homebox.cli.main import complain
+from homebox.cli.stopping import Stopping
+from homebox.client import connection, stream
+from homebox.client.state import ChatState
+from homebox.errors import DaemonUnreachable, HomeboxError, UsageError, from_dict
+from homebox.wire import requests
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What was said on the command line."""
+
+    words: list[str]
+    files: list[str]
+    model: str | None
+    system: str | None  # text, or @FILE
+    output_as: Literal["text", "json", "jsonl"]
+    stream: bool
+    think: bool
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    seed: int | None
+    stop: list[str]
+    timeout_s: float | None
+    priority: Literal["normal", "low"]
+    stats: bool
+    quiet: bool
+    output: str | None
+    detach: bool
+    speak_as: str | None
+
+
+def run(flags: Flags) -> int:
+    """Ask, write, and return the exit code. Raises UsageError for flags that cannot be meant."""
+    timeout_s = flags.timeout_s
+    if timeout_s is not None and not 0 < timeout_s < math.inf:
+        raise UsageError(
+            f"--timeout {timeout_s:g} is not a time to wait", hint="Give seconds, for example --timeout 60."
+        )
+    terminal.prepare_stdout()
+    writer = _writer(flags)
+    stopping = Stopping(timeout_s)
+    try:
+        request = _request(flags)
+        daemon = connection.from_environment(speak_as=flags.speak_as)
+        if flags.detach:
+            return _detach(daemon, request, flags)
+        outcome = _listen(daemon, request, writer, stopping)
+    except HomeboxError as error:
+        outcome = Outcome(ChatState(), error=error)
+    writer.end(outcome)
+    if outcome.error is not None:
+        return complain(outcome.error)
+    return (stopping.exit_code or 130) if outcome.interrupted else 0
+
+
+def _writer(flags: Flags) -> Writer:
+    kinds: dict[str, Callable[[Options], Writer]] = {
+        "json": JsonObject,
+        "jsonl": EventLines,
+        "text": PlainText,
+    }
+    return kinds[flags.output_as](
+        Options(
+            stream=flags.stream,
+            think=flags.think,
+            stats=flags.stats,
+            quiet=flags.quiet,
+            output=_writable(flags.output),
+        )
+    )
+
+
+def _request(flags: Flags) -> requests.AskRequest:
+    messages = [requests.Message("user", prompts.compose(flags.words, flags.files))]
+    if flags.system is not None:
+        messages.insert(0, requests.Message("system", prompts.text_or_file(flags.system)))
+    return requests.AskRequest(
+        messages=messages,
+        options=requests.Options(
+            model=flags.model,
+            max_tokens=_integer("--max-tokens", flags.max_tokens),
+            temperature=_finite("--temp", flags.temperature),
+            top_p=_finite("--top-p", flags.top_p),
+            top_k=_integer("--top-k", flags.top_k),
+            min_p=_finite("--min-p", flags.min_p),
+            seed=_integer("--seed", flags.seed),
+            stop=flags.stop,
+            priority=flags.priority,
+        ),
+        detach=flags.detach,
+    )
+
+
+def _listen(
+    daemon: connection.Daemon, request: requests.AskRequest, writer: Writer, stopping: Stopping
+) -> Outcome:
+    """Read the answer to its end, or to where it was stopped. Raises BrokenPipeError when our reader left."""
+    state = ChatState()
+    patience_s = min(connection.SILENCE_S, stopping.timeout_s or connection.SILENCE_S)
+    with stopping:
+        try:
+            with stream.ask(daemon, request, timeout_s=patience_s) as reply:
+                stopping.watch(reply)
+                for after, event, line in stream.read(reply):
+                    writer.write(state, after, event, line)
+                    state = after
+        except KeyboardInterrupt:
+            return Outcome(state, interrupted=True)
+        except DaemonUnreachable as error:
+            if stopping.timed_out:
+                return Outcome(state, error=stopping.timeout_error())
+            return Outcome(state, interrupted=True) if stopping.stopped else Outcome(state, error=error)
+        except HomeboxError as error:
+            return Outcome(state, error=error)
+    finished = state.finished
+    if finished and (finished.error or finished.reason == "error"):
+        found = finished.error or {"code": "engine_failed", "message": finished.detail or "the engine failed"}
+        return Outcome(state, error=from_dict(found))
+    return Outcome(state, interrupted=bool(finished and finished.reason == "cancelled"))
+
+
+def _detach(daemon: connection.Daemon, request: requests.AskRequest, flags: Flags) -> int:
+    with daemon.open("POST", "/homebox/ask", request) as reply:
+        created = reply.read()
+    turn = msgspec.json.decode(created, type=requests.TurnCreated).turn
+    sys.stdout.write(f"{turn if flags.output_as == 'text' else created.decode().strip()}\n")
+    if not flags.quiet:
+        terminal.say(
+            f"the daemon goes on by itself; homebox streams list shows it, homebox streams cancel {turn} stops it"
+        )
+    return 0
+
+
+def _writable(name: str | None) -> Path | None:
+    """`name`, known to be a place where a file can be written: found out before anything is computed."""
+    if name is None:
+        return None
+    path = Path(name).expanduser()
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write to {path}", hint="Name a file in a directory that you may write to.")
+    return path
+
+
+def _finite(flag: str, value: float | None) -> float | None:
+    """JSON has no NaN and no infinity: it would arrive as nothing and be dropped in silence."""
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"{flag} {value} is not a number that can be meant")
+    return value
+
+
+def _integer(flag: str, value: int | None) -> int | None:
+    if value is not None and not -(2**63) <= value < 2**63:
+        raise UsageError(f"{flag} {value} does not fit into 64 bits")
+    return value

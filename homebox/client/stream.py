@@ -1,0 +1,134 @@
+"""What happens to one answer, in order, whatever becomes of the connection?
+
+Yields each event with the state it leads to. A turn of a chat lives in the daemon: when the connection breaks, reading
+goes on after the last event that was applied, with pauses of 1, 2 and 5 seconds, and gives up with words after a
+minute. A one-shot `ask` lives as long as its connection, so there a break is the end. It draws nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from homebox.client.connection import SILENCE_S, Daemon, Reply
+from homebox.client.state import ChatState, ConnectionLost, apply
+from homebox.errors import DaemonUnreachable, HomeboxError, NotFound, Unavailable
+from homebox.wire import events
+from homebox.wire.requests import AskRequest, TurnCreated, TurnRequest
+
+RETRY_S = (1.0, 2.0, *(5.0,) * 12)
+
+Step = tuple[ChatState, events.Event | ConnectionLost]
+
+
+def parse(line: bytes) -> events.Event:
+    """One NDJSON line. Raises HomeboxError for what is not an event of our version."""
+    try:
+        return events.decode_event(line)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise HomeboxError(
+            f"the daemon said something that this version does not understand: {error}",
+            hint="homebox version compares the two.",
+        ) from None
+
+
+def read(reply: Reply) -> Iterator[tuple[ChatState, events.Event, bytes]]:
+    """The events of one connection, with the line each came in, up to the last one of the answer.
+
+    Raises DaemonUnreachable if the connection ends before the answer does or leaves out a piece of it."""
+    state = ChatState()
+    for line in reply.lines():
+        event = parse(line)
+        state = apply(state, event)
+        if state.lost:
+            raise DaemonUnreachable("a piece of the answer is missing", hint="Ask again.")
+        yield state, event, line
+        if state.done:
+            return
+    raise DaemonUnreachable(
+        "the daemon ended the connection before the answer was finished",
+        hint="homebox status shows whether it is back.",
+    )
+
+
+def ask(daemon: Daemon, request: AskRequest, *, timeout_s: float = SILENCE_S) -> Reply:
+    """Send a one-shot question; closing the reply cancels it. Each wait for bytes is bounded by `timeout_s`. Raises
+    the daemon's error if it is refused."""
+    return daemon.open("POST", "/homebox/ask", request, timeout_s=timeout_s)
+
+
+def start_turn(
+    daemon: Daemon,
+    chat: str,
+    request: TurnRequest,
+    *,
+    on_retry: Callable[[ConnectionLost], None],
+    delays: Sequence[float] = RETRY_S,
+    pause: Callable[[float], object] = time.sleep,
+) -> TurnCreated:
+    """Store a message and queue its answer. Safe to repeat, since its key makes it one turn; so it is repeated while
+    the daemon is away. Raises the daemon's error if it is refused, DaemonUnreachable after the last try."""
+    for delay in (*delays, None):
+        try:
+            made = daemon.json("POST", f"/homebox/chats/{chat}/turns", request)
+            return msgspec.convert(made, TurnCreated)
+        except DaemonUnreachable:
+            if delay is None:
+                raise
+            on_retry(ConnectionLost(delay))
+            pause(delay)
+    raise AssertionError("the last try returns or raises")
+
+
+def follow(
+    daemon: Daemon,
+    turn: str,
+    *,
+    delays: Sequence[float] = RETRY_S,
+    pause: Callable[[float], object] = time.sleep,
+) -> Iterator[Step]:
+    """The events of a turn to its end, each once, across any number of broken connections.
+
+    A break is yielded as `ConnectionLost`. Raises DaemonUnreachable when the daemon stays away for all of `delays`,
+    NotFound when it is back and no longer knows the turn."""
+    state = ChatState()
+    tries = 0
+    while True:
+        try:
+            with daemon.open("GET", f"/homebox/turns/{turn}/events?after={state.seq}") as reply:
+                for line in reply.lines():
+                    before, event = state.seq, parse(line)
+                    state = apply(state, event)
+                    if state.seq > before:
+                        tries = 0
+                    yield state, event
+                    if state.done:
+                        return
+                    if state.lost:
+                        break
+        except NotFound:
+            if not state.connection_lost:
+                raise
+            raise NotFound(
+                "the daemon was restarted and no longer knows this answer; what had arrived is above",
+                hint="Ask again.",
+            ) from None
+        except (DaemonUnreachable, Unavailable):  # away, going down, or not yet up again
+            pass
+        if tries == len(delays):
+            raise DaemonUnreachable(
+                f"the daemon did not come back within {sum(delays):g} s; what had arrived is above",
+                hint="homebox status shows whether it is back.",
+            )
+        lost = ConnectionLost(delays[tries])
+        tries += 1
+        state = apply(state, lost)
+        yield state, lost
+        pause(lost.retry_s)
+
+
+def cancel(daemon: Daemon, turn: str) -> None:
+    """Stop a turn; returns once its memory is free. Raises NotFound or NotAllowed."""
+    daemon.json("DELETE", f"/homebox/turns/{turn}")

@@ -1,0 +1,275 @@
+"""Is the line-mode chat append-only, stoppable, and unimpressed by what the daemon goes through?"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from homebox import errors
+from homebox.wire import events
+from tests.cli.conftest import Shell
+from tests.client.fake_daemon import Exchange, FakeDaemon, answer, numbered
+
+
+@pytest.fixture
+def box(fake: FakeDaemon) -> FakeDaemon:
+    """A daemon in which every message is answered with `You said: ...`."""
+    fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "model": "tiny"}))
+
+    def turn(exchange: Exchange) -> None:
+        exchange.json({"turn": f"t-{len(fake.requests('/homebox/chats'))}", "chat": "c"})
+
+    def reply(exchange: Exchange) -> None:
+        said = fake.requests("/homebox/chats")[-1].body["text"]
+        exchange.stream(answer("You said: ", said))
+
+    fake.when("POST", "/homebox/chats/", turn)
+    fake.when("GET", "/homebox/turns/", reply)
+    return fake
+
+
+def messages(fake: FakeDaemon) -> list[str]:
+    return [asked.body["text"] for asked in fake.requests("/homebox/chats")]
+
+
+def chats(fake: FakeDaemon) -> list[str]:
+    return [asked.path.split("/")[3] for asked in fake.requests("/homebox/chats")]
+
+
+def slow_until_cancelled(fake: FakeDaemon) -> threading.Event:
+    """Let answers say a few words and then wait until they are cancelled. The event is set once they wait."""
+    cancelled, waiting = threading.Event(), threading.Event()
+
+    def reply(exchange: Exchange) -> None:
+        exchange.begin()
+        exchange.say(answer("Once upon", " a time")[:4])
+        waiting.set()
+        assert cancelled.wait(10)
+        exchange.say(answer("Once upon", " a time", reason="cancelled")[4:])
+        exchange.end()
+
+    def cancel(exchange: Exchange) -> None:
+        cancelled.set()
+        exchange.raw(b"")
+
+    fake.when("GET", "/homebox/turns/", reply)
+    fake.when("DELETE", "/homebox/turns/", cancel)
+    return waiting
+
+
+def test_a_piped_conversation_reads_as_a_transcript(box: FakeDaemon, homebox: Shell) -> None:
+    ran = homebox("chat", "--plain", stdin="hello\n\nand goodbye\n")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == (
+        "status: ready  tiny\n"
+        "you: hello\n"
+        "homebox: You said: hello\n"
+        "you: and goodbye\n"
+        "homebox: You said: and goodbye\n"
+    )
+
+
+def test_the_messages_of_a_session_are_one_chat_and_each_has_its_own_key(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    homebox("chat", "--plain", "-m", "tiny", "-s", "Be kind.", stdin="one\ntwo\n")
+    asked = box.requests("/homebox/chats")
+    assert len(set(chats(box))) == 1 and len({one.body["key"] for one in asked}) == 2
+    assert asked[0].body["system"] == "Be kind." and asked[0].body["options"] == {"model": "tiny"}
+
+
+def test_words_are_the_first_message(box: FakeDaemon, homebox: Shell) -> None:
+    homebox("chat", "--plain", "Tell", "me", stdin="more\n")
+    assert messages(box) == ["Tell me", "more"]
+
+
+def test_without_plain_it_says_in_one_line_that_it_is_line_by_line(box: FakeDaemon, homebox: Shell) -> None:
+    assert (
+        homebox("chat").out.splitlines()[1].startswith("status: line by line: a full-screen chat is not part")
+    )
+
+
+def test_new_and_system_start_another_chat(box: FakeDaemon, homebox: Shell) -> None:
+    ran = homebox(
+        "chat",
+        "--plain",
+        stdin="one\n/new\ntwo\n/system Speak like a pirate.\nthree\n/stats\n/stats\n/quit\nnever\n",
+    )
+    assert messages(box) == ["one", "two", "three"] and len(set(chats(box))) == 3
+    assert [asked.body.get("system") for asked in box.requests("/homebox/chats")] == [
+        None,
+        None,
+        "Speak like a pirate.",
+    ]
+    assert ran.out.count("status: 7 tokens in, 3 out") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [("/hlep", []), (" /hlep", [" /hlep"]), ("/etc/hosts is what?", ["/etc/hosts is what?"]), ("/help", [])],
+)
+def test_a_mistyped_command_is_not_sent_and_a_path_is(
+    box: FakeDaemon, homebox: Shell, line: str, sent: list[str]
+) -> None:
+    ran = homebox("chat", "--plain", stdin=line + "\n")
+    assert messages(box) == sent
+    if line == "/hlep":
+        assert "did you mean /help?" in ran.out
+
+
+def test_status_lines_come_only_on_change_and_the_answer_goes_on_below(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    said = numbered(
+        [
+            events.Queued(position=2, ahead=("leo",)),
+            events.Queued(position=2, ahead=("leo",)),
+            events.Started(queue_ms=3.0),
+            events.Think(text="Hm."),
+            events.Text(text="The capital", offset=0),
+            events.EngineLost(safe_tokens=3),
+            events.Queued(position=1),
+            events.Text(text=" is Lisbon.", offset=11),
+            answer()[-1],
+        ]
+    )
+    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(said))
+    ran = homebox("chat", "--plain", stdin="capital of Portugal?\n")
+    assert ran.out.splitlines()[2:] == [
+        "status: waiting: place 2 - ahead: leo",
+        "thinking: Hm.",
+        "homebox: The capital",
+        "status: the engine is being restarted; 3 tokens are safe, the answer goes on",
+        "homebox:  is Lisbon.",
+    ]
+
+
+def test_an_answer_goes_on_across_a_broken_connection(box: FakeDaemon, homebox: Shell) -> None:
+    def broken_once(exchange: Exchange) -> None:
+        after = int(exchange.asked.path.partition("after=")[2])
+        exchange.begin()
+        exchange.say(answer("Half", " and half")[after : None if after else 3])
+        if after:
+            exchange.end()
+        else:
+            exchange.break_off()
+
+    box.when("GET", "/homebox/turns/", broken_once)
+    ran = homebox("chat", "--plain", stdin="x\n")
+    assert ran.out.splitlines()[2:] == [
+        "homebox: Half",
+        "status: the daemon does not answer; what arrived is safe, trying again in 1 s",
+        "homebox:  and half",
+    ]
+
+
+def test_a_refused_message_is_a_status_and_the_chat_goes_on(box: FakeDaemon, homebox: Shell) -> None:
+    def full_once(exchange: Exchange) -> None:
+        if len(box.requests("/homebox/chats")) == 1:
+            exchange.error(errors.Busy("32 requests are waiting", hint="Try again in a moment."))
+        else:
+            exchange.json({"turn": "t-2"})
+
+    box.when("POST", "/homebox/chats/", full_once)
+    ran = homebox("chat", "--plain", stdin="one\ntwo\n")
+    assert "status: 32 requests are waiting - Try again in a moment.\n" in ran.out
+    assert ran.out.endswith("homebox: You said: two\n")
+    assert ran.code == 5
+
+
+def test_model_text_cannot_drive_the_terminal(box: FakeDaemon, homebox: Shell) -> None:
+    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(answer("a\x1b]0;x", "\x07b\x1b[2J")))
+    ran = homebox("chat", "--plain", stdin="x\n")
+    assert "homebox: ab\n" in ran.out and "\x1b" not in ran.out
+
+
+def test_without_a_daemon_it_is_3(homebox: Shell) -> None:
+    ran = homebox("chat", stdin="hello\n")
+    assert ran.code == 3 and "Start it with: homebox serve" in ran.err
+
+
+def test_ctrl_c_while_it_writes_stops_in_the_daemon_keeps_the_text_and_stays(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    waiting = slow_until_cancelled(box)
+    terminal = homebox.terminal("chat", "--plain", TERM="dumb")
+    terminal.until("you: ")
+    terminal.type("a story\n")
+    terminal.until("homebox: Once upon a time")
+    assert waiting.wait(10)
+    terminal.type("\x03")
+    terminal.until("\nstatus: stopped by you at 3 tokens - kept\n")
+    terminal.until("you: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0
+    assert [asked.method for asked in box.requests("/homebox/turns/t-1")] == ["GET", "DELETE"]
+
+
+def test_a_second_ctrl_c_returns_to_the_prompt_and_leaves_the_rest_to_the_daemon(
+    box: FakeDaemon, homebox: Shell, wait_for: Callable[[Callable[[], object]], None]
+) -> None:
+    waiting = slow_until_cancelled(box)
+    box.when("DELETE", "/homebox/turns/", lambda exchange: exchange.wait_for_hang_up())
+    terminal = homebox.terminal("chat", "--plain", TERM="dumb")
+    terminal.until("you: ")
+    terminal.type("a story\n")
+    assert waiting.wait(10)
+    terminal.type("\x03")
+    wait_for(lambda: box.requests("/homebox/turns/")[-1].method == "DELETE")
+    terminal.type("\x03")
+    terminal.until("left to the daemon")
+    terminal.until("you: ")
+    terminal.type("/quit\n")
+    assert terminal.end()[0] == 0
+
+
+def test_ctrl_c_at_the_prompt_clears_the_line_and_says_how_to_leave(box: FakeDaemon, homebox: Shell) -> None:
+    terminal = homebox.terminal("chat", "--plain", TERM="dumb")
+    terminal.until("you: ")
+    terminal.type("never mi")
+    terminal.until("never mi")  # the line editor has the terminal now
+    terminal.press_until("\x03", "status: Ctrl-D or /quit leaves\n(.|\n)*you: ")
+    terminal.type("hello\n")
+    terminal.until("homebox: You said: hello\nyou: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0 and messages(box) == ["hello"]
+
+
+def test_the_line_editor_has_this_sessions_history(box: FakeDaemon, homebox: Shell) -> None:
+    terminal = homebox.terminal("chat", "--plain")
+    terminal.until("you: ")
+    terminal.type("hello\n")
+    terminal.until("homebox: You said: hello\n")
+    terminal.until("you: ")
+    terminal.type("\x1b[A again\n")
+    terminal.until("homebox: You said: hello again\nyou: ")
+    terminal.type("\x04")
+    terminal.end()
+    assert messages(box) == ["hello", "hello again"]
+
+
+def test_on_a_dumb_terminal_and_in_the_c_locale_nothing_but_text_is_written(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    terminal = homebox.terminal("chat", "--plain", TERM="dumb", LANG="C", LC_ALL="C")
+    terminal.until("you: ")
+    terminal.type("x\n")
+    seen = terminal.until("homebox: You said: x\nyou: ")
+    terminal.type("\x04")
+    assert "\x1b" not in seen + terminal.end()[1]
+
+
+def test_terminating_the_chat_is_143_and_no_cancel(box: FakeDaemon, homebox: Shell) -> None:
+    slow_until_cancelled(box)
+    process = homebox.start("chat", "--plain", "a story")
+    assert process.stdout is not None
+    out = ""
+    while not out.endswith("Once upon a time"):
+        out += process.stdout.read(1)
+    process.send_signal(signal.SIGTERM)
+    rest, err = process.communicate(timeout=10)
+    assert process.returncode == 143 and "Traceback" not in rest + err
+    assert [asked.method for asked in box.requests("/homebox/turns/")] == ["GET"]

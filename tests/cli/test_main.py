@@ -1,0 +1,144 @@
+"""Does the command line import only what it needs, and end every failure in words and the right code?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from homebox.cli.main import COMMANDS
+from tests.cli.conftest import Shell
+from tests.client.fake_daemon import FakeDaemon
+
+HEAVY = (
+    "textual",
+    "rich",
+    "torch",
+    "httpx",
+    "aiohttp",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "jinja2",
+    "pydantic",
+)
+# Typer, msgspec, http.client and what they stand on. A new import that matters shows here long before the clock does.
+MOST_MODULES = {("--help",): 170, ("ask", "--help"): 170, ("ask", "Why?"): 260}
+
+
+@pytest.mark.parametrize("args", MOST_MODULES, ids=" ".join)
+def test_nothing_heavy_is_imported_and_not_much_at_all(
+    fake: FakeDaemon, homebox: Shell, args: tuple[str, ...]
+) -> None:
+    fake.answers("ok")
+    modules = homebox.modules(*args)
+    assert not [name for name in modules if name.split(".")[0] in HEAVY]
+    assert len(modules) <= MOST_MODULES[args]
+    if args[-1] == "Why?":
+        assert len(fake.requests("/homebox/ask")) == 1
+
+
+def test_the_help_of_the_root_imports_no_command(homebox: Shell) -> None:
+    modules = homebox.modules("--help")
+    ours = {name for name in modules if name.startswith("homebox.cli.")}
+    assert ours == {"homebox.cli.main", "homebox.cli.parsing"}
+
+
+def test_a_command_imports_no_other_commands_module(homebox: Shell) -> None:
+    modules = homebox.modules("ask", "--help")
+    others = {entry.where.partition(":")[0] for name, entry in COMMANDS.items() if name != "ask"}
+    assert not others & set(modules)
+
+
+def test_the_help_of_the_root_lists_every_command_and_examples(homebox: Shell) -> None:
+    ran = homebox("--help")
+    assert ran.code == 0 and ran.err == ""
+    for name, entry in COMMANDS.items():
+        assert f"  {name}" in ran.out and entry.about in ran.out
+    assert '  homebox ask "Why is the sky blue?"\n' in ran.out
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("people", "serve", "models")])
+def test_every_command_has_help_with_an_example(homebox: Shell, name: str) -> None:
+    ran = homebox(name, "-h")
+    assert ran.code == 0 and ran.err == ""
+    subcommands = {"streams": ("list", "cancel")}.get(name, ())
+    for text in [homebox(name, sub, "--help").out for sub in subcommands] or [ran.out]:
+        assert "Example" in text and f"homebox {name}" in text
+
+
+def test_without_arguments_and_without_a_terminal_it_is_help_on_standard_error_and_2(homebox: Shell) -> None:
+    ran = homebox()
+    assert (ran.code, ran.out) == (2, "") and "Commands:" in ran.err
+
+
+def test_a_group_without_a_command_is_its_help_and_2(homebox: Shell) -> None:
+    ran = homebox("streams")
+    assert (ran.code, ran.out) == (2, "") and ran.err.startswith("Usage: homebox streams")
+
+
+def test_without_arguments_on_a_terminal_it_is_the_chat(fake: FakeDaemon, homebox: Shell) -> None:
+    fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "model": "tiny"}))
+    terminal = homebox.terminal()
+    terminal.until("you: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["aks"], "there is no command 'aks'\n  Did you mean: homebox ask\n"),
+        (["xyzzy"], "there is no command 'xyzzy'\n  homebox --help lists the commands.\n"),
+        (["ask", "--tmep", "1"], "no such option: --tmep"),
+        (["streams", "cancle"], "no such command 'cancle'. Did you mean 'cancel'?"),
+        (
+            ["status", "--wait", "soon"],
+            "'soon' is not a number\n  homebox status --help shows what it takes.\n",
+        ),
+    ],
+)
+def test_a_usage_error_is_2_with_the_nearest_word(homebox: Shell, args: list[str], says: str) -> None:
+    ran = homebox(*args)
+    assert (ran.code, ran.out) == (2, "") and says in ran.err
+
+
+def test_an_unexpected_error_is_one_line_and_1_and_the_traceback_is_there_for_who_asks(
+    homebox: Shell, tmp_path: Path
+) -> None:
+    code = (
+        "import homebox.cli.version as v, sys\ndef broken(*a):\n    raise ValueError('first\\nsecond')\n"
+        "v.health = broken\nsys.argv = ['homebox', 'version']\nfrom homebox.cli.main import main\nmain()"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=homebox.env | more,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+        for more in ({}, {"HOMEBOX_DEBUG": "1"})
+    ]
+    assert runs[0].returncode == 1
+    assert runs[0].stderr == (
+        "homebox: internal error: ValueError: first second (set HOMEBOX_DEBUG=1 for the traceback)\n"
+    )
+    assert "Traceback" in runs[1].stderr
+
+
+def test_closed_standard_streams_are_no_reason_for_a_traceback(homebox: Shell) -> None:
+    script = f"exec {sys.executable} -c 'from homebox.cli.main import main; main()' version >&- 2>&-"
+    done = subprocess.run(["sh", "-c", script], env=homebox.env, capture_output=True, check=False, timeout=20)
+    assert b"Traceback" not in done.stderr + done.stdout
+
+
+def test_version_names_both_sides(fake: FakeDaemon, homebox: Shell) -> None:
+    fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "version": "9.9"}))
+    assert json.loads(homebox("version", "--json").out)["daemon"] == "9.9"
+    fake.stop()
+    assert "daemon not reachable" in homebox("version").out

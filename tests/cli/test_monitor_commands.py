@@ -1,0 +1,255 @@
+"""Do status, top, streams and doctor say what the daemon says, and end with the right code?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from homebox import errors
+from homebox.cli import figures
+from homebox.library.manifest import Manifest
+from homebox.wire import events
+from tests.cli.conftest import Shell
+from tests.cli.test_figures import ROWS, SNAPSHOT
+from tests.client.fake_daemon import Exchange, FakeDaemon
+
+READY = {"state": "ready", "model": "tiny", "running": 1, "waiting": 0, "progress": None, "detail": ""}
+
+
+@pytest.fixture
+def box(fake: FakeDaemon) -> FakeDaemon:
+    fake.when("GET", "/health", lambda exchange: exchange.json(READY))
+    fake.when("GET", "/homebox/monitor", lambda exchange: exchange.json(SNAPSHOT))
+    fake.when("GET", "/homebox/streams", lambda exchange: exchange.json({"streams": ROWS}))
+    fake.when(
+        "DELETE", "/homebox/turns/", lambda exchange: exchange.json({"turn": "t-1", "reason": "cancelled"})
+    )
+    return fake
+
+
+def deleted(fake: FakeDaemon) -> list[str]:
+    return [asked.path for asked in fake.asked if asked.method == "DELETE"]
+
+
+# ---- status
+
+
+def test_status_is_one_line(box: FakeDaemon, homebox: Shell) -> None:
+    ran = homebox("status")
+    assert (ran.code, ran.out, ran.err) == (0, "ready  tiny  1 running  0 waiting\n", "")
+    assert json.loads(homebox("status", "--json").out) == READY
+
+
+@pytest.mark.parametrize(
+    ("health", "status", "code", "line"),
+    [
+        (
+            {"state": "loading", "model": "tiny", "progress": {"stage": "weights", "done": 3, "total": 4}},
+            200,
+            0,
+            "loading  tiny  weights (75%)",
+        ),
+        ({"state": "failed", "model": "tiny", "detail": "no memory"}, 503, 1, "failed  tiny  no memory"),
+        ({"state": "restarting", "model": "tiny"}, 503, 1, "restarting  tiny"),
+    ],
+)
+def test_a_box_that_loads_is_fine_and_one_that_lost_its_engine_is_1(
+    fake: FakeDaemon, homebox: Shell, health: dict[str, object], status: int, code: int, line: str
+) -> None:
+    fake.when("GET", "/health", lambda exchange: exchange.json(health, status))
+    ran = homebox("status")
+    assert (ran.code, ran.out) == (code, line + "\n")
+
+
+def test_waiting_ends_when_the_model_is_ready(fake: FakeDaemon, homebox: Shell) -> None:
+    def third_time(exchange: Exchange) -> None:
+        exchange.json(READY if len(fake.asked) > 2 else {"state": "loading", "model": "tiny"})
+
+    fake.when("GET", "/health", third_time)
+    ran = homebox("status", "--wait", "10")
+    assert ran.code == 0 and ran.out.startswith("ready") and len(fake.asked) == 3
+
+
+def test_waiting_in_vain_is_4_for_a_model_and_3_for_a_daemon(fake: FakeDaemon, homebox: Shell) -> None:
+    fake.when("GET", "/health", lambda exchange: exchange.json({"state": "loading", "model": "tiny"}))
+    assert homebox("status", "--wait", "0").code == 4
+    fake.stop()
+    assert homebox("status", "--wait", "0.1").code == 3
+
+
+# ---- top
+
+
+def test_top_once_is_the_monitor(box: FakeDaemon, homebox: Shell) -> None:
+    ran = homebox("top", "--once")
+    assert ran.code == 0 and ran.out.splitlines()[:-1] == [
+        *figures.screen(SNAPSHOT),
+        ran.out.splitlines()[-2],
+    ]
+    assert ran.out.splitlines()[-2].startswith(" at ")
+    assert msgspec.json.decode(homebox("top", "--once", "--json").out, type=events.Snapshot) == SNAPSHOT
+
+
+def test_top_goes_on_with_a_picture_every_interval_until_it_is_stopped(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    def twice(exchange: Exchange) -> None:
+        assert "interval=0.5" in exchange.asked.path
+        exchange.begin()
+        exchange.line(events.encode(SNAPSHOT) + b"\n")
+        exchange.line(events.encode(SNAPSHOT) + b"\n")
+        exchange.wait_for_hang_up()
+
+    box.when("GET", "/homebox/monitor", twice)
+    process = homebox.start("top", "--jsonl", "--interval", "0.5")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and err == ""
+    assert [json.loads(line)["version"] for line in lines] == ["0.1.0", "0.1.0"]
+    assert box.asked[-1].hung_up.wait(5)
+
+
+# ---- streams
+
+
+def test_streams_list_is_the_table(box: FakeDaemon, homebox: Shell) -> None:
+    assert homebox("streams", "list").out.splitlines() == figures.table(ROWS)
+    assert [row["id"] for row in json.loads(homebox("streams", "list", "--json").out)] == [
+        "t-91c4d0aa",
+        "t-920f1e22",
+    ]
+
+
+@pytest.mark.parametrize("name", ["t-91c4d0aa", "91c4d0", "t-91"])
+def test_ones_own_stream_is_cancelled_at_once_by_any_beginning_of_its_id(
+    box: FakeDaemon, homebox: Shell, name: str
+) -> None:
+    ran = homebox("streams", "cancel", name)
+    assert (ran.code, ran.out) == (0, "t-91c4d0aa stopped\n")
+    assert deleted(box) == ["/homebox/turns/t-91c4d0aa"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["9"], 2, "'9' begins 2 ids"),
+        (["t-nope"], 6, "no request 't-nope'"),
+        ([], 2, "say what to stop"),
+        (["91c", "--all-mine"], 2, "say what to stop"),
+        (["920f1e"], 2, "Add --yes"),
+        (["--all-mine"], 2, "Add --yes"),
+    ],
+)
+def test_what_is_not_clear_is_not_cancelled(
+    box: FakeDaemon, homebox: Shell, args: list[str], code: int, says: str
+) -> None:
+    ran = homebox("streams", "cancel", *args)
+    assert ran.code == code and says in ran.err and deleted(box) == []
+
+
+def test_somebody_elses_stream_is_cancelled_after_a_yes(box: FakeDaemon, homebox: Shell) -> None:
+    terminal = homebox.terminal("streams", "cancel", "920f1e")
+    terminal.until(r"Stop t-920f1e22 \(mia\)\? \[y/N\]: ")
+    terminal.type("n\n")
+    assert terminal.end()[0] == 0 and deleted(box) == []
+    assert homebox("streams", "cancel", "920f1e", "--yes").code == 0
+    assert deleted(box) == ["/homebox/turns/t-920f1e22"]
+
+
+def test_all_of_ones_own_are_cancelled_and_nobody_elses(box: FakeDaemon, homebox: Shell) -> None:
+    ran = homebox("streams", "cancel", "--all-mine", "--yes")
+    assert ran.code == 0 and deleted(box) == ["/homebox/turns/t-91c4d0aa"]
+
+
+def test_what_may_not_be_cancelled_is_said_and_the_rest_still_is(box: FakeDaemon, homebox: Shell) -> None:
+    def refuse(exchange: Exchange) -> None:
+        exchange.error(errors.NotAllowed("only mia or an administrator may stop this"))
+
+    box.when("DELETE", "/homebox/turns/t-920f1e22", refuse)
+    ran = homebox("streams", "cancel", "920f1e", "91c4d0", "--yes")
+    assert ran.code == 7 and ran.out == "t-91c4d0aa stopped\n" and "only mia" in ran.err
+
+
+def test_a_stream_that_ended_meanwhile_is_no_failure(box: FakeDaemon, homebox: Shell) -> None:
+    box.when("DELETE", "/homebox/turns/", lambda exchange: exchange.error(errors.NotFound("no turn")))
+    ran = homebox("streams", "cancel", "91c4d0")
+    assert (ran.code, ran.out) == (0, "t-91c4d0aa had already ended\n")
+
+
+# ---- doctor
+
+
+def install(state: Path, name: str) -> None:
+    folder = state / "models" / name
+    folder.mkdir(parents=True)
+    manifest = Manifest(
+        name=name,
+        source="test",
+        format="gguf",
+        architecture="llama",
+        quantisation="F32",
+        context=128,
+        vocab_size=8,
+        parameters=1,
+        files=[],
+    )
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+
+
+def findings(homebox: Shell) -> tuple[int, dict[str, dict[str, object]]]:
+    ran = homebox("doctor", "--json")
+    found = json.loads(ran.out)
+    assert found["ok"] == (ran.code == 0) and ran.err == ""
+    return ran.code, {finding["check"]: finding for finding in found["findings"]}
+
+
+def test_where_all_is_well_the_doctor_says_so(box: FakeDaemon, homebox: Shell, tmp_path: Path) -> None:
+    install(tmp_path / "state", "smollm2-135m")
+    code, found = findings(homebox)
+    assert code == 0, found
+    assert list(found) == ["socket", "model", "torch", "engine", "disk", "memory"]
+    ran = homebox("doctor")
+    assert ran.code == 0 and all(line.startswith("ok ") for line in ran.out.splitlines())
+
+
+def test_without_a_daemon_and_a_model_each_has_its_fix(homebox: Shell) -> None:
+    code, found = findings(homebox)
+    assert code == 1
+    assert found["socket"]["fix"] == "Start it with: homebox serve"
+    assert found["model"]["fix"] == "homebox models pull smollm2-135m"
+    assert found["engine"]["ok"] is False
+    assert "FAIL socket" in homebox("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("health", "fix"),
+    [
+        ({"state": "failed", "detail": "out of memory"}, "Look at the daemon's log"),
+        ({"state": "loading"}, "homebox status --wait"),
+    ],
+)
+def test_an_engine_that_is_not_ready_is_found(
+    fake: FakeDaemon, homebox: Shell, health: dict[str, object], fix: str
+) -> None:
+    fake.when("GET", "/health", lambda exchange: exchange.json(health, 503))
+    code, found = findings(homebox)
+    assert code == 1 and fix in str(found["engine"]["fix"])
+
+
+def test_a_damaged_model_is_found(box: FakeDaemon, homebox: Shell, tmp_path: Path) -> None:
+    install(tmp_path / "state", "smollm2-135m")
+    (tmp_path / "state" / "models" / "smollm2-135m" / "manifest.json").write_text("{broken")
+    code, found = findings(homebox)
+    assert code == 1 and "manifest.json" in str(found["model"]["found"]) and found["model"]["fix"]
+
+
+def test_the_doctor_looks_for_torch_without_importing_it(homebox: Shell) -> None:
+    assert "torch" not in homebox.modules("doctor", "--json")
+    assert findings(homebox)[1]["torch"]["found"] == f"found for {sys.executable}"
