@@ -30,6 +30,7 @@ from homebox.wire.frames import FinishReason, Place, PoolState, Progress, Refuse
 HORIZON_TOKENS = 256  # admission looks this far beyond the prompt, not to max_tokens
 PROMPTS_PER_STEP = 3
 AGEING_TOKENS = 64  # each plan that passes a prompt over makes it look so much shorter
+STRETCH = 1.9  # a step with live decoders takes at most so many times the pure decode step; people notice 2
 FLOOR_TOKENS = 16  # some prompt gets at least this ...
 FLOOR_EVERY = 8  # ... in every so many plans, whatever the budget
 KEEP_TOKENS = 64  # a sequence does not give way to somebody who waits before it made so many tokens ...
@@ -39,7 +40,7 @@ BYPASSES = 32  # a request that waits for blocks may be overtaken by so many sma
 
 @dataclass(frozen=True)
 class Limits:
-    """`decode_step_ms`: a step with live decoders stays under max(2 x the pure decode step, this)."""
+    """`decode_step_ms`: a step with live decoders stays under max(STRETCH x the pure decode step, this)."""
 
     max_context: int
     max_running: int = 32
@@ -265,7 +266,7 @@ class Scheduler:
         queue.sort(key=lambda s: (s.rank[0], s.pending - AGEING_TOKENS * s.passed_over, s.serial))
         limit_ms = self.limits.prefill_step_ms
         if decoders:
-            limit_ms = max(2 * self.step_time.predict_ms(load), self.limits.decode_step_ms)
+            limit_ms = max(STRETCH * self.step_time.predict_ms(load), self.limits.decode_step_ms)
         left = self.limits.max_chunk_tokens
         must = FLOOR_TOKENS if not decoders or self._starved >= FLOOR_EVERY - 1 else 0
         chunks: list[Share] = []

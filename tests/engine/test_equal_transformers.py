@@ -18,6 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from homebox.bench.oracle import generate, load_transformers
 from homebox.engine import scheduler
 from homebox.engine.build import build
+from homebox.kernels.attention import PagedCache
+from homebox.model.loader import read_spec
 from homebox.wire.frames import FromEngine, Sampling, Start, StepDone, Submit
 
 NEW_TOKENS = 24
@@ -57,8 +59,8 @@ class Run:
 def run(model_dir: Path, prompts: list[list[int]], blocks: int, depth: int = 1) -> Run:
     """All prompts at once through a whole engine whose pool has `blocks` blocks, the shared opening already known."""
     frames: list[FromEngine] = []
-    probe = build(Start(str(model_dir), kv_bytes=2**30), frames.append, lambda *a: None)
-    block_bytes = probe.ready.kv_bytes // probe.ready.total_blocks
+    spec = read_spec(model_dir)
+    block_bytes = PagedCache.block_bytes(spec.layers, 16, spec.kv_heads, spec.head_dim, torch.float32)
     start = Start(
         str(model_dir), kv_bytes=blocks * block_bytes, max_chunk_tokens=32, max_running=16, depth=depth
     )
@@ -81,20 +83,27 @@ def run(model_dir: Path, prompts: list[list[int]], blocks: int, depth: int = 1) 
     return out
 
 
-def compare(model: Any, prompts: list[list[int]], ours: dict[str, list[int]]) -> int:
-    """Raises AssertionError at a difference that cannot be forgiven; returns how many were."""
+def compare(model: Any, prompts: list[list[int]], ours: dict[str, list[int]], *, generating: int) -> int:
+    """Raises AssertionError at a difference that cannot be forgiven; returns how many were.
+
+    One pass of the oracle over prompt and answer: where each of our tokens is its best one after the same tokens, our
+    answer is its greedy answer. The first `generating` prompts also go through its `generate`, which is slower."""
     forgiven = 0
     for i, prompt in enumerate(prompts):
-        theirs = generate(model, prompt, NEW_TOKENS)
-        assert len(ours[str(i)]) == NEW_TOKENS
-        if ours[str(i)] == theirs:
-            continue
-        first = next(n for n in range(NEW_TOKENS) if ours[str(i)][n] != theirs[n])
+        answer = ours[str(i)]
+        assert len(answer) == NEW_TOKENS
         with torch.inference_mode():
-            logits = model(torch.tensor([prompt + theirs[:first]])).logits[0, -1]
-        best, second = torch.topk(logits, 2).values.tolist()
-        assert best - second < FORGIVEN_GAP, f"prompt {i}, token {first}: the oracle leads by {best - second}"
-        forgiven += 1
+            logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        best = logits.argmax(-1).tolist()
+        first = next((n for n in range(NEW_TOKENS) if best[n] != answer[n]), None)
+        if first is not None:
+            top, second = torch.topk(logits[first], 2).values.tolist()
+            assert top - second < FORGIVEN_GAP, (
+                f"prompt {i}, token {first}: the oracle leads by {top - second}"
+            )
+            forgiven += 1
+        elif i < generating:
+            assert generate(model, prompt, NEW_TOKENS) == answer
     return forgiven
 
 
@@ -125,7 +134,7 @@ def test_tiny_models_of_the_llama_family_say_what_transformers_says(
     assert ours.preemptions > 0, "the pool was meant to be too small"
     assert ours.hit_tokens >= 48 and ours.widest_prefill <= 32
     print(
-        f"{name}: {ours.preemptions} preemptions, {compare(model, prompts, ours.tokens)} near ties forgiven"
+        f"{name}: {ours.preemptions} preemptions, {compare(model, prompts, ours.tokens, generating=len(prompts))} near ties forgiven"
     )
 
 
@@ -137,6 +146,5 @@ def test_the_default_model_says_what_transformers_says(default_model: Path) -> N
     ours = run(default_model, prompts, blocks=42)
     assert ours.preemptions > 0, "the pool was meant to be too small"
     assert ours.hit_tokens >= 48 and ours.widest_prefill <= 32
-    print(
-        f"default model: {ours.preemptions} preemptions, {compare(oracle, prompts, ours.tokens)} near ties forgiven"
-    )
+    forgiven = compare(oracle, prompts, ours.tokens, generating=6)
+    print(f"default model: {ours.preemptions} preemptions, {forgiven} near ties forgiven")
