@@ -202,10 +202,9 @@ def waiting_line(state: ChatState) -> str:
     """`waiting: place 3 of 5 - ahead: dad, leo`, or nothing if it does not wait in the queue."""
     if state.queue is None:
         return ""
-    total = f" of {state.queue.waiting}" if state.queue.waiting else ""
     ahead = f" - ahead: {', '.join(dict.fromkeys(state.queue.ahead))}" if state.queue.ahead else ""
     eta = f" - about {state.queue.eta_s:.0f} s" if state.queue.eta_s is not None else ""
-    return f"waiting: place {state.queue.position}{total}{ahead}{eta}"
+    return f"waiting: place {state.queue.position} of {state.queue.waiting}{ahead}{eta}"
 
 
 def really_waits(before: ChatState, event: events.Event) -> bool:

@@ -31,8 +31,8 @@ class Narrator(Watcher):
         self._timer: asyncio.TimerHandle | None = None
         turn.watcher = self
 
-    def queued(self, position: int, ahead: tuple[str, ...]) -> None:
-        self.log.append(events.Queued(position=position, ahead=ahead))
+    def queued(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None:
+        self.log.append(events.Queued(position=position, waiting=waiting, ahead=ahead))
 
     def started(self) -> None:
         self.log.append(events.Started(queue_ms=self._turn.timing.queue_ms))

@@ -20,7 +20,7 @@ from homebox.wire import frames
 class Listener(Protocol):
     """Told in this order: any number of placed, running, progressed and lost, then ended, exactly once."""
 
-    def placed(self, position: int, ahead: tuple[str, ...]) -> None: ...
+    def placed(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None: ...
 
     def running(self) -> None: ...
 
@@ -80,12 +80,12 @@ class Stream:
             exclusive=exclusive,
         )
 
-    def place(self, position: int, ahead: tuple[str, ...]) -> None:
+    def place(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None:
         if self.phase is not Phase.REPLAY or self.submitted:
             self.phase = Phase.WAITING
         self.position = position
         if not self.aborting:
-            self.listener.placed(position, ahead)
+            self.listener.placed(position, waiting, ahead)
 
     def in_step(self) -> None:
         self.position = None

@@ -280,9 +280,10 @@ class Supervisor:
                 )
             elif progress.finish:
                 self._end(stream, progress.finish, progress.detail)
-        for place in done.places or ():
+        places = done.places or ()
+        for place in places:
             if stream := self._streams.get(place.id):
-                stream.place(place.position, place.ahead)
+                stream.place(place.position, len(places), place.ahead)
         if done.progress:
             self._admit()
 
@@ -314,7 +315,7 @@ class Supervisor:
         held = [stream for stream in self._streams.values() if not stream.submitted]
         names = tuple(stream.submit.person for stream in held)
         for index, stream in enumerate(held):
-            stream.place(index + 1, names[:index])
+            stream.place(index + 1, len(held), names[:index])
 
     # ---- ends
 

@@ -29,7 +29,7 @@ class TurnState(StrEnum):
 class Watcher:
     """Told what happens to a turn; every method may be left out."""
 
-    def queued(self, position: int, ahead: tuple[str, ...]) -> None: ...
+    def queued(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None: ...
 
     def started(self) -> None: ...
 
@@ -75,8 +75,8 @@ class Choice:
 
     # ---- Listener
 
-    def placed(self, position: int, ahead: tuple[str, ...]) -> None:
-        self.turn.placed(position, ahead)
+    def placed(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None:
+        self.turn.placed(position, waiting, ahead)
 
     def running(self) -> None:
         self.turn.running()
@@ -170,11 +170,11 @@ class Turn:
 
     # ---- what the choices tell
 
-    def placed(self, position: int, ahead: tuple[str, ...]) -> None:
+    def placed(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None:
         self.placed_once.set()
         if self.state is TurnState.WAITING and position != self.position:
             self.position = position
-            self.watcher.queued(position, ahead)
+            self.watcher.queued(position, waiting, ahead)
 
     def running(self) -> None:
         if self.state is TurnState.WAITING:

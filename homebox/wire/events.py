@@ -34,10 +34,10 @@ class Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_de
 
 
 class Queued(Base, frozen=True, kw_only=True, tag="queued"):
-    """`position` 1 is the next to run; `waiting` counts everybody in the queue, where the daemon says it."""
+    """`position` 1 is the next to run; `waiting` counts everybody in the queue."""
 
     position: int
-    waiting: int | None = None
+    waiting: int
     ahead: tuple[str, ...] = ()
     eta_s: float | None = None
 

@@ -125,13 +125,13 @@ def test_status_lines_come_only_on_change_and_the_answer_goes_on_below(
 ) -> None:
     said = numbered(
         [
-            events.Queued(position=2, ahead=("leo",)),
-            events.Queued(position=2, ahead=("leo",)),
+            events.Queued(position=2, waiting=2, ahead=("leo",)),
+            events.Queued(position=2, waiting=2, ahead=("leo",)),
             events.Started(queue_ms=3.0),
             events.Think(text="Hm."),
             events.Text(text="The capital", offset=0),
             events.EngineLost(safe_tokens=3),
-            events.Queued(position=1),
+            events.Queued(position=1, waiting=1),
             events.Text(text=" is Lisbon.", offset=11),
             answer()[-1],
         ]
@@ -139,7 +139,7 @@ def test_status_lines_come_only_on_change_and_the_answer_goes_on_below(
     box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(said))
     ran = homebox("chat", "--plain", stdin="capital of Portugal?\n")
     assert ran.out.splitlines()[2:] == [
-        "status: waiting: place 2 - ahead: leo",
+        "status: waiting: place 2 of 2 - ahead: leo",
         "thinking: Hm.",
         "homebox: The capital",
         "status: the engine is being restarted; 3 tokens are safe, the answer goes on",

@@ -28,7 +28,7 @@ TIMING = events.Timing(queue_ms=12.0, ttft_ms=340.0, total_ms=1500.0, tok_s=20.0
 
 def answer(*pieces: str, reason: str = "stop", **finished: Any) -> list[events.Event]:
     """The events of a whole answer, numbered from 1."""
-    said: list[events.Event] = [events.Queued(position=1), events.Started(queue_ms=12.0)]
+    said: list[events.Event] = [events.Queued(position=1, waiting=1), events.Started(queue_ms=12.0)]
     offset = 0
     for piece in pieces:
         said.append(events.Text(text=piece, offset=offset))

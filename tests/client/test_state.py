@@ -25,7 +25,10 @@ def numbered(said: list[events.Event]) -> list[events.Event]:
 @st.composite
 def answers(draw: st.DrawFn) -> list[events.Event]:
     """A whole turn as the daemon writes it: text in pieces with their offsets, other events anywhere between."""
-    said: list[events.Event] = [events.Queued(position=2, ahead=("leo",)), events.Started(queue_ms=4.0)]
+    said: list[events.Event] = [
+        events.Queued(position=2, waiting=2, ahead=("leo",)),
+        events.Started(queue_ms=4.0),
+    ]
     offset = 0
     for piece in draw(st.lists(st.text(min_size=1, max_size=8), max_size=12)):
         if draw(st.booleans()):
@@ -119,7 +122,7 @@ def test_a_front_end_that_only_appends_writes_what_is_new() -> None:
 
 
 def test_the_queue_line_is_gone_once_the_answer_begins() -> None:
-    state = fold(ChatState(), [events.Queued(position=1, seq=1)])
+    state = fold(ChatState(), [events.Queued(position=1, waiting=1, seq=1)])
     assert state.phase is Phase.WAITING and state.queue is not None
     state = fold(state, [events.Started(queue_ms=10, seq=2)])
     assert state.phase is Phase.READING and state.queue is None

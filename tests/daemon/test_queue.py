@@ -60,8 +60,8 @@ def test_places_and_who_is_ahead_are_told_as_they_change(model: Path, tmp_path: 
                 events.decode_event(line)
                 for line in mia.get(f"/homebox/turns/{turns[2]}/events").content.splitlines()
             ]
-        queued = [(event.position, event.ahead) for event in told if isinstance(event, events.Queued)]
-        assert queued[-1] == (1, ()) and (2, ("leo",)) in queued
+        queued = [(e.position, e.waiting, e.ahead) for e in told if isinstance(e, events.Queued)]
+        assert queued[-1] == (1, 1, ()) and (2, 2, ("leo",)) in queued
         assert isinstance(told[-1], events.Finished) and told[-1].timing.queue_ms > 50
 
 

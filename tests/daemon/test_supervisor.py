@@ -33,7 +33,7 @@ class Ear:
         self.ends: list[tuple[str, str, HomeboxError | None]] = []
         self.ended_at = 0.0
 
-    def placed(self, position: int, ahead: tuple[str, ...]) -> None:
+    def placed(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None:
         self.places.append((position, ahead))
 
     def running(self) -> None: ...
