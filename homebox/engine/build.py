@@ -53,7 +53,7 @@ def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> B
     step_time = _measure(runner, blocks * start.block_size, report)
     space = KVSpace(groups, [blocks] * len(groups), start.block_size)
     max_context = min(decoder.spec.context, space.capacity_tokens())
-    limits = Limits(max_context, start.max_running, start.max_chunk_tokens)
+    limits = Limits(decoder.spec.context, start.max_running, start.max_chunk_tokens)
     engine = Engine(Scheduler(limits, space, step_time), runner, emit, depth=start.depth)
     ready = Ready(
         pid=os.getpid(),

@@ -17,6 +17,7 @@ from homebox.engine.request import CLASS_RANK, Sequence
 from homebox.wire.frames import Place
 
 BACKGROUND_EVERY = 16
+NAMES_AHEAD = 8  # a place names at most so many persons before it
 EXPECTED_OUTPUT_TOKENS = 256  # for places: what a request will probably cost
 
 
@@ -84,7 +85,7 @@ class WaitingRoom:
             while heap:
                 service, held, _, person, i = heapq.heappop(heap)
                 seq = lines[person][i]
-                out.append(Place(seq.id, len(out) + 1, tuple(ahead[:8]), seq.preempted))
+                out.append(Place(seq.id, len(out) + 1, tuple(ahead[:NAMES_AHEAD])))
                 if person not in ahead:
                     ahead.append(person)
                 if i + 1 < len(lines[person]):

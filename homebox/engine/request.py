@@ -51,7 +51,6 @@ class Sequence:
     charged: int = 0  # prompt tokens this person has paid for
     scored: int = 0  # prompt positions whose logprobs were delivered
     admitted_at: float = 0.0
-    preempted: bool = False  # it ran before and gave way
     made: int = 0  # tokens made since the last admission
     passed_over: int = 0  # plans in which this prompt got nothing, or others were admitted past it
 

@@ -27,7 +27,6 @@ from homebox.engine.queue import WaitingRoom
 from homebox.engine.request import CLASS_RANK, Sequence, State
 from homebox.wire.frames import FinishReason, Place, PoolState, Progress, Refused, Submit
 
-HORIZON_TOKENS = 256  # admission looks this far beyond the prompt, not to max_tokens
 PROMPTS_PER_STEP = 3
 AGEING_TOKENS = 64  # each plan that passes a prompt over makes it look so much shorter
 STRETCH = 1.9  # a step with live decoders takes at most so many times the pure decode step; people notice 2
@@ -40,13 +39,15 @@ BYPASSES = 32  # a request that waits for blocks may be overtaken by so many sma
 
 @dataclass(frozen=True)
 class Limits:
-    """`decode_step_ms`: a step with live decoders stays under max(STRETCH x the pure decode step, this)."""
+    """`decode_step_ms`: a step with live decoders stays under max(STRETCH x the pure decode step, this).
+    `horizon_tokens`: admission looks this far beyond the prompt, not to max_tokens."""
 
     max_context: int
     max_running: int = 32
     max_chunk_tokens: int = 512
     decode_step_ms: float = 20.0
     prefill_step_ms: float = 250.0
+    horizon_tokens: int = 256
 
 
 class Share(NamedTuple):
@@ -75,7 +76,7 @@ class Scheduler:
         self._residency = 0
         self._step = 0
         self._starved = 0
-        self._displaced = False
+        self._expected: Sequence | None = None  # others gave way for it; nobody is let in before it
         self._entered: list[Sequence] = []  # admitted, and the runner does not know yet
         self._ended: list[tuple[int, Progress]] = []  # (deliver once this step completed, the last progress)
 
@@ -106,8 +107,8 @@ class Scheduler:
             return Refused(
                 request.id,
                 "context_length_exceeded",
-                f"This model's maximum context length is {capacity} tokens here (so much memory is set aside for "
-                f"it); the prompt has {tokens}.",
+                f"This model's maximum context length is {capacity} tokens on this machine, which has so much memory "
+                f"set aside for it; the prompt has {tokens}.",
             )
         self._serial += 1
         limit = min(self.limits.max_context, capacity, len(request.prompt) + request.sampling.max_tokens)
@@ -151,19 +152,23 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None where nothing can be computed now. `now` is seconds on any steady clock."""
+        self._admit(now)
+        suspect = next((s for s in self.running if s.alone), None)
+        if suspect is not None and self.space.launched > self.space.completed:
+            return None  # if it kills the engine, no other step may die with it
+        able = [suspect] if suspect is not None else list(self.running)
         work: list[Share] = []
         load = Load()
-        for seq in list(self.running):
+        for seq in able:
             ready = seq.state is State.RUNNING and seq.pending == 1 and not seq.exhausted
             if ready and self._make_room(seq, seq.scheduled + 1):
                 work.append(Share(seq, 1, seq.residency))
                 load += chunk_load(seq.scheduled, 1)
-        self._admit(now)
-        work += self._prefill(load, decoders=len(work))
-        # Making room may have sent away somebody who had a share already.
+        work += self._prefill(
+            [s for s in able if s.state is State.RUNNING and s.pending > 1], load, len(work)
+        )
+        # Making room for one may have sent away another who had a share already.
         work = [s for s in work if s.seq.state is State.RUNNING and s.seq.residency == s.residency]
-        if any(s.seq.alone for s in work):
-            work = [next(s for s in work if s.seq.alone)]
         return self._launch(work) if work else None
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Progress]:
@@ -181,58 +186,79 @@ class Scheduler:
     # ------------------------------------------------------------------ planning
 
     def _admit(self, now: float) -> None:
-        self._displaced = False
-        while self.waiting and not any(s.alone for s in self.running):
-            overtaken: list[Sequence] = []
-            for seq in self.waiting.candidates(self._held()):
-                if seq.in_flight:  # preempted, and its running step may still bring a token
-                    continue
-                if self._fits(seq) or self._displace(seq, now):
-                    self._enter(seq, now)
-                    for other in overtaken:
-                        other.passed_over += 1
-                    break
-                if not self._slots or seq.passed_over >= BYPASSES:
-                    return
+        while self.waiting and not any(s.alone for s in self.running) and self._admit_one(now):
+            pass
+
+    def _admit_one(self, now: float) -> bool:
+        """Let in whoever is next and fits, or who may take somebody's place; False where nobody can come in."""
+        held = self._held()
+        if self._expected is not None and self._expected.state is not State.WAITING:
+            self._expected = None
+        candidates = self.waiting.candidates(held) if self._expected is None else iter([self._expected])
+        overtaken: list[Sequence] = []
+        for seq in candidates:
+            if seq.in_flight:  # preempted, and its running step may still bring a token
+                continue
+            if self._fits(seq) or self._displace(seq, held, now):
+                self._enter(seq, now)
+                for other in overtaken:
+                    other.passed_over += 1
+                return True
+            if seq.passed_over >= BYPASSES:
+                return False
+            if self._slots:
                 overtaken.append(seq)
-            else:
-                return
+        return False
 
     def _fits(self, seq: Sequence) -> bool:
         """A slot is free, and blocks for the prompt and a short horizon beyond what others were promised."""
         if not self._slots:
             return False
-        hits = self.space.match(seq)
-        need = self.space.blocks_for(min(seq.limit, len(seq.tokens) + HORIZON_TOKENS))
-        need += self.space.unused_hits(hits) - len(hits[0])
-        free = self.space.available() - sum(self._promised(s) for s in self.running)
         # With nobody else here it fits: what can never fit was refused at submit.
-        return need <= free or (not self.running and self.space.launched == self.space.completed)
+        lone = not self.running and self.space.launched == self.space.completed
+        return lone or self._short_of(seq) <= 0
+
+    def _short_of(self, seq: Sequence) -> int:
+        """How many blocks are missing to let this sequence in."""
+        hits = self.space.match(seq)
+        need = self.space.blocks_for(min(seq.limit, len(seq.tokens) + self.limits.horizon_tokens))
+        need += self.space.unused_hits(hits) - len(hits[0])
+        return need - self.space.available() + sum(self._promised(s) for s in self.running)
 
     def _promised(self, seq: Sequence) -> int:
         return self.space.missing(
-            seq, min(seq.limit, max(len(seq.tokens), seq.prompt_tokens + HORIZON_TOKENS))
+            seq, min(seq.limit, max(len(seq.tokens), seq.prompt_tokens + self.limits.horizon_tokens))
         )
 
-    def _displace(self, seq: Sequence, now: float) -> bool:
-        """Somebody with nothing running waits while others hold everything: the newest sequence of whoever holds
-        most gives way; so does a background sequence for a higher class. True if `seq` fits then."""
+    def _displace(self, seq: Sequence, held: Counter[str], now: float) -> bool:
+        """Somebody with nothing running waits while others hold everything: the newest sequences of whoever holds
+        most give way; so do background sequences for a higher class. Nobody is sent away unless that lets `seq` in.
+        True if it fits now; with a step in flight it may fit only after that, and then nobody else is let in first."""
+        if self._expected is not None:
+            return False
         rank = CLASS_RANK[seq.submit.klass]
-        held = self._held()
-
-        def gives_way(other: Sequence) -> bool:
-            if other.made < KEEP_TOKENS and now - other.admitted_at < KEEP_S:
-                return False
-            if CLASS_RANK[other.submit.klass] > rank:
-                return other.submit.klass == "background"
-            hog = held[other.person] == max(held.values()) and held[other.person] > 1
-            return seq.person not in held and hog and CLASS_RANK[other.submit.klass] == rank
-
+        left = Counter(held)
+        victims: list[Sequence] = []
+        short = self._short_of(seq)
         for other in reversed(self.running[1:]):
-            if not self._displaced and gives_way(other):
-                self._displaced = True
-                self._preempt(other)
-                return self._fits(seq)
+            if victims and short <= 0:
+                break
+            if other.made < KEEP_TOKENS and now - other.admitted_at < KEEP_S:
+                continue
+            other_rank = CLASS_RANK[other.submit.klass]
+            yields = other.submit.klass == "background" and rank < other_rank
+            hog = left[other.person] > 1 and left[other.person] == max(left.values())
+            if yields or (seq.person not in held and hog and rank <= other_rank):
+                victims.append(other)
+                left[other.person] -= 1
+                short -= self.space.held(other) + self._promised(other)
+        if not victims or short > 0:
+            return False
+        for victim in victims:
+            self._preempt(victim)
+        if self._fits(seq):
+            return True
+        self._expected = seq
         return False
 
     def _held(self) -> Counter[str]:
@@ -257,9 +283,8 @@ class Scheduler:
         self.running.sort(key=lambda s: s.rank)
         self._entered.append(seq)
 
-    def _prefill(self, load: Load, decoders: int) -> list[Share]:
-        """Chunks for this step."""
-        queue = [s for s in self.running if s.pending > 1]
+    def _prefill(self, queue: list[Sequence], load: Load, decoders: int) -> list[Share]:
+        """Chunks of these prompts for this step, beside `decoders` whose load is given."""
         if not queue:
             self._starved = 0
             return []
@@ -295,22 +320,17 @@ class Scheduler:
             victim = self.running[-1]
             if victim is not seq:
                 self._preempt(victim)
-            elif len(self.running) > 1:
-                self._preempt(seq)
-                return False
-            elif self.space.launched > self.space.completed:
-                return False
             else:
-                self._end(
-                    seq, "length", f"the answer outgrew this machine's memory for it at {seq.length} tokens"
-                )
+                # Alone it fits once the running steps have completed: `limit` is never above the pool.
+                if len(self.running) > 1:
+                    self._preempt(seq)
                 return False
         return True
 
     def _preempt(self, seq: Sequence) -> None:
         """Give the blocks back and wait again; the tokens are kept and computed anew later."""
         self._leave(seq)
-        seq.state, seq.preempted = State.WAITING, True
+        seq.state = State.WAITING
         self.preemptions += 1
         self.waiting.join(seq)
         self.queue_changed = True

@@ -17,6 +17,8 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
+
 from homebox.errors import HomeboxError
 from homebox.wire import frames
 from homebox.wire.frames import Abort, Fault, FromEngine, Loading, Start, Stop, Submit, ToEngine
@@ -43,8 +45,9 @@ class Connection:
             while data := self._sock.recv(1 << 18):
                 for frame in splitter.feed(data):
                     self.inbox.put(frame)
-        except OSError:
-            pass  # closed is closed, however it happened
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            # Closed is closed, however it happened; and a daemon whose frames we cannot read is as good as gone.
+            print(f"homebox engine: the connection to the daemon ended: {error}", file=sys.stderr)
         self.inbox.put(None)
         time.sleep(LEAVE_S)
         os._exit(0)

@@ -157,12 +157,11 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """`position` is 1 for the next to be admitted; `ahead` names the persons before it, nearest the front first."""
+    """`position` is 1 for the next to be admitted; `ahead` names the first few persons before it, each once."""
 
     id: str
     position: int
     ahead: tuple[str, ...]
-    preempted: bool = False
 
 
 class PoolState(msgspec.Struct, frozen=True, array_like=True):

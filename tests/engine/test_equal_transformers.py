@@ -7,7 +7,7 @@ undecided (its two best logits are closer than 1e-3); how often is printed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from homebox.bench.oracle import generate, load_transformers
-from homebox.engine import scheduler
 from homebox.engine.build import build
 from homebox.kernels.attention import PagedCache
 from homebox.model.loader import read_spec
@@ -42,12 +41,6 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def admission_without_foresight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its usual horizon, admission leaves room for these short answers and nobody need be preempted."""
-    monkeypatch.setattr(scheduler, "HORIZON_TOKENS", 0)
-
-
 @dataclass
 class Run:
     tokens: dict[str, list[int]] = field(default_factory=dict)
@@ -66,6 +59,8 @@ def run(model_dir: Path, prompts: list[list[int]], blocks: int, depth: int = 1) 
     )
     engine, ready = build(start, frames.append, lambda *a: None)
     assert ready.total_blocks == blocks
+    # With its usual horizon, admission leaves room for these short answers and nobody need be preempted.
+    engine.scheduler.limits = replace(engine.scheduler.limits, horizon_tokens=0)
     sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
     engine.submit(Submit("opening", "a", prompts[-1][:64], sampling, shared_prefix=48))
     while engine.step():

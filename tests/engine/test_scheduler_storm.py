@@ -53,7 +53,7 @@ class House:
 
     def _start(self) -> None:
         self.space = KVSpace(self.groups, [self.blocks] * len(self.groups), BLOCK, self.hash_key)
-        limits = Limits(CONTEXT, max_running=4, max_chunk_tokens=24)
+        limits = Limits(CONTEXT, max_running=4, max_chunk_tokens=24, horizon_tokens=6)
         self.scheduler = Scheduler(limits, self.space)
         self.runner = NullRunner(self.space, step_ms=30.0)
         self.flights: deque[Any] = deque()
@@ -77,7 +77,9 @@ class House:
         before = {s.id: (s, s.pending, s.residency) for s in self.scheduler.running}
         plan = self.scheduler.plan(self.now)
         self._take(self.scheduler.take_ended())
-        if plan is not None:
+        if plan is None:
+            assert self.flights or not self.scheduler.live, "somebody is here and nothing is computed"
+        else:
             self.flights.append((plan, self.runner.launch(plan)))
             self._nobody_starves(before, {row.id for row in plan.rows})
 
@@ -96,8 +98,7 @@ class House:
         self.starving = {}
         for r in alive:
             again = Submit(
-                r.id, r.person, r.prompt, r.sampling, r.klass,
-                output=list(self.received[r.id]), charged=self.charged.get(r.id, 0), shared_prefix=r.shared_prefix,
+                r.id, r.person, r.prompt, r.sampling, r.klass, r.weight, exclusive=r.exclusive, output=list(self.received[r.id]), charged=self.charged.get(r.id, 0), shared_prefix=r.shared_prefix,
             )  # fmt: skip
             assert not isinstance(self.scheduler.submit(again), Refused)
         self._take(self.scheduler.take_ended())
@@ -125,6 +126,8 @@ class House:
         self.ended[request_id] = reason
 
     def _nobody_starves(self, before: dict[str, tuple[Sequence, int, int]], planned: set[str]) -> None:
+        if any(seq.alone for seq in self.scheduler.running):
+            return  # the suspect of a crash runs alone until it has made a token: the others wait that long
         running = len(self.scheduler.running)
         for seq, pending, residency in before.values():
             key = (seq.id, residency)
@@ -172,8 +175,15 @@ def request(i: int, rng: random.Random) -> Submit:
         id=f"r{i}",
         person=rng.choice("abc"),
         prompt=prompt,
-        sampling=Sampling(max_tokens=rng.choice([1, 5, 20, 60]), temperature=0.0, end_tokens=(END,)),
+        sampling=Sampling(
+            max_tokens=rng.choice([1, 5, 20, 60]),
+            temperature=0.0,
+            end_tokens=(END,),
+            prompt_logprobs=rng.choice([None, None, None, 0]),
+        ),
         klass=rng.choice(["live", "normal", "normal", "background"]),
+        weight=rng.choice([1.0, 1.0, 3.0]),
+        exclusive=rng.random() < 0.05,
         shared_prefix=rng.choice([0, 0, len(opening)]),
     )
 
