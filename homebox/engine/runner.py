@@ -37,7 +37,7 @@ class Runner:
         """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""
         started = time.perf_counter()
         for admission in plan.admitted:
-            self._slots[admission.slot] = SlotState.of(admission)
+            self._slots[admission.slot] = SlotState(admission)
         with torch.inference_mode():
             outcomes = self._run(plan.rows)
         return Handle(StepResult(plan.step, tuple(outcomes), (time.perf_counter() - started) * 1e3))

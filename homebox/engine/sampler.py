@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 
@@ -19,6 +18,7 @@ from homebox.wire.frames import Sampling, TokenLogprob, TopToken
 
 NOT_A_NUMBER = "the model produced a value that is not a number"
 _MASK = (1 << 64) - 1
+_FIRST_LOOK = 256
 
 
 def uniform(seed: int, position: int) -> float:
@@ -32,35 +32,26 @@ def uniform(seed: int, position: int) -> float:
     return (x >> 11) / (1 << 53)
 
 
-@dataclass
 class SlotState:
-    """What choosing needs to remember about the sequence in one slot."""
+    """What choosing needs to remember about the sequence in one slot. Penalties cost the same at any length: `seen`
+    holds each token of prompt and output once and grows by one, `output` counts the output's."""
 
-    sampling: Sampling
-    prompt: frozenset[int] = frozenset()
-    output: Counter[int] = field(default_factory=Counter)
-    made: int = 0
-
-    @classmethod
-    def of(cls, admission: Admission) -> SlotState:
-        s = admission.sampling
-        state = cls(s, made=len(admission.output))
+    def __init__(self, admission: Admission) -> None:
+        s = self.sampling = admission.sampling
+        self.made = len(admission.output)
+        self.output: Counter[int] = Counter()
+        self.seen: torch.Tensor | None = None
+        if s.presence_penalty or s.frequency_penalty:
+            self.output = Counter(admission.output)
         if s.repetition_penalty != 1.0:
-            state.prompt = frozenset(admission.prompt)
-        if state.counts:
-            state.output = Counter(admission.output)
-        return state
-
-    @property
-    def counts(self) -> bool:
-        """The output so far changes what comes next."""
-        s = self.sampling
-        return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
+            self.seen = torch.tensor(sorted({*admission.prompt, *admission.output}))
 
     def add(self, token: int) -> None:
         self.made += 1
-        if self.counts:
+        if self.sampling.presence_penalty or self.sampling.frequency_penalty:
             self.output[token] += 1
+        if self.seen is not None and not bool((self.seen == token).any()):
+            self.seen = torch.cat((self.seen, torch.tensor([token])))
 
 
 def choose(logits: torch.Tensor, states: Sequence[SlotState], positions: Sequence[int]) -> list[Outcome]:
@@ -105,14 +96,12 @@ def _logprobs_wanted(logits: torch.Tensor, states: Sequence[SlotState]) -> dict[
 def _adjust(logits: torch.Tensor, state: SlotState) -> None:
     """Logit bias, penalties and the minimum length, in place on one row."""
     s = state.sampling
-    if s.repetition_penalty != 1.0:
+    if state.seen is not None:
         # Keskar et al. 2019 (CTRL): divide positive logits, multiply negative ones, once for each token seen.
-        seen = torch.tensor(sorted(state.prompt | state.output.keys()), device=logits.device)
-        if len(seen):
-            values = logits[seen]
-            factor = s.repetition_penalty
-            logits[seen] = torch.where(values > 0, values / factor, values * factor)
-    if state.output and (s.presence_penalty or s.frequency_penalty):
+        seen = state.seen.to(logits.device)
+        values = logits[seen]
+        logits[seen] = torch.where(values > 0, values / s.repetition_penalty, values * s.repetition_penalty)
+    if state.output:
         tokens = torch.tensor(list(state.output.keys()), device=logits.device)
         counts = torch.tensor(list(state.output.values()), dtype=logits.dtype, device=logits.device)
         logits[tokens] -= s.presence_penalty + s.frequency_penalty * counts
@@ -123,21 +112,31 @@ def _adjust(logits: torch.Tensor, state: SlotState) -> None:
         logits[torch.tensor(s.end_tokens, device=logits.device)] = float("-inf")
 
 
+def _likeliest(scaled: torch.Tensor, s: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens that top-k and top-p can leave, likeliest first: probabilities (over the top-k where there is one,
+    else over all) and ids. Sorting a whole vocabulary costs more than a decode step, so a few are taken first and all
+    only where these do not reach top-p."""
+    if s.top_k:
+        values, order = torch.topk(scaled, min(s.top_k, len(scaled)))
+        return torch.softmax(values, dim=-1), order
+    total = torch.logsumexp(scaled, dim=-1)
+    values, order = torch.topk(scaled, min(_FIRST_LOOK, len(scaled)))
+    if float(torch.exp(values - total).sum()) < s.top_p:
+        values, order = torch.sort(scaled, descending=True, stable=True)
+    return torch.exp(values - total), order
+
+
 def _draw(logits: torch.Tensor, s: Sampling, u: float) -> int:
     """Sample one row. Sums are in fp64, so that the place where `u` falls does not hang on rounding."""
     scaled = logits.double() / s.temperature
+    order: torch.Tensor | None = None
     if s.top_k or s.top_p < 1.0:
-        # A stable sort: equal logits keep the order of their ids.
-        values, order = torch.sort(scaled, descending=True, stable=True)
-        if s.top_k:
-            values, order = values[: s.top_k], order[: s.top_k]
-        probabilities = torch.softmax(values, dim=-1)
+        probabilities, order = _likeliest(scaled, s)
         if s.top_p < 1.0:
             # The smallest set whose probability reaches top_p: a token stays while those before it do not.
             before = probabilities.cumsum(dim=-1) - probabilities
             probabilities = probabilities.masked_fill(before >= s.top_p, 0.0)
     else:
-        order = None
         probabilities = torch.softmax(scaled, dim=-1)
     if s.min_p > 0.0:
         probabilities = probabilities.masked_fill(probabilities < s.min_p * probabilities.max(), 0.0)

@@ -24,7 +24,8 @@ def bucket(context: int) -> int:
 @dataclass(frozen=True)
 class _Part:
     """`rows` rows of `count` tokens that are computed in one call. `tokens`: their flat indices, `[rows * count]`;
-    `blocks`: their block tables, padded, `[rows * blocks]`; `mask`: additive, `[rows, 1, count, blocks * size]`."""
+    `blocks`: their block tables, padded, `[rows * blocks]`; `mask`: additive, `[rows, 1, shared * count, blocks * size]`, or
+    `[rows, 1, 1, blocks * size]` for single tokens."""
 
     rows: int
     count: int
@@ -68,8 +69,7 @@ class ReferenceAttention:
             query = query.permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, shared * count, -1)
             keys = self._gather(self.cache.k[layer], part).to(q.dtype)
             values = self._gather(self.cache.v[layer], part).to(q.dtype)
-            mask = part.mask if count == 1 else part.mask.repeat(1, 1, shared, 1)
-            mixed = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=self.scale)
+            mixed = scaled_dot_product_attention(query, keys, values, attn_mask=part.mask, scale=self.scale)
             mixed = mixed.view(rows, kv_heads, shared, count, -1).permute(0, 3, 1, 2, 4)
             out.index_copy_(0, part.tokens, mixed.reshape(rows * count, self.heads, -1))
         return out
@@ -124,6 +124,8 @@ class ReferenceAttention:
         if window is not None:
             hidden |= keys <= queries - window
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
+        if count > 1:
+            mask = mask.repeat(1, 1, self.heads // self.cache.k[0].shape[1], 1)
         device = self.cache.k[0].device
         return _Part(
             len(rows), count, tokens.flatten().to(device), blocks.flatten().to(device), mask.to(device)

@@ -16,7 +16,7 @@ from homebox.wire.frames import Sampling
 
 
 def state(prompt: tuple[int, ...] = (), output: tuple[int, ...] = (), **sampling: object) -> SlotState:
-    return SlotState.of(Admission(0, Sampling(max_tokens=99, **sampling), prompt, output))  # type: ignore[arg-type]
+    return SlotState(Admission(0, Sampling(max_tokens=99, **sampling), prompt, output))  # type: ignore[arg-type]
 
 
 def distribution(logits: list[float], draws: int = 4000, **sampling: object) -> Counter[int]:
@@ -69,12 +69,39 @@ def test_penalties_and_bias_change_the_logits_as_documented() -> None:
     assert winner([5.0, 1.0], state(output=(1,), temperature=0.0, end_tokens=(0,), min_tokens=1)) == 0
 
 
-def test_what_was_made_before_counts_also_when_it_was_made_step_by_step() -> None:
-    grown = state(temperature=0.0, frequency_penalty=0.3)
-    grown.add(0)
-    grown.add(0)
-    replayed = state(output=(0, 0), temperature=0.0, frequency_penalty=0.3)
-    assert grown == replayed
+@pytest.mark.parametrize("penalty", ["frequency_penalty", "presence_penalty", "repetition_penalty"])
+def test_what_was_made_before_counts_also_when_it_was_made_step_by_step(penalty: str) -> None:
+    made = [3, 7, 3, 3, 9]
+    grown = state(prompt=(1, 2), seed=3, **{penalty: 1.4})
+    for token in made:
+        grown.add(token)
+    replayed = state(prompt=(1, 2), output=tuple(made), seed=3, **{penalty: 1.4})
+    logits = torch.randn(1, 12)
+    assert choose(logits.clone(), [grown], [5]) == choose(logits.clone(), [replayed], [5])
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.integers(0, 2**32),
+    st.floats(0.05, 3.0),
+    st.floats(0.05, 0.999),
+    st.integers(0, 2000),
+    st.integers(2, 3000),
+)
+def test_top_p_by_a_first_look_is_top_p_by_sorting_everything(
+    seed: int, temperature: float, top_p: float, position: int, vocabulary: int
+) -> None:
+    torch.manual_seed(seed)
+    logits = torch.randn(vocabulary) * 2
+    probabilities = torch.softmax(logits.double() / temperature, -1)
+    ordered, ids = torch.sort(probabilities, descending=True)
+    kept = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
+    target = uniform(seed, position) * float(kept.cumsum(-1)[-1])
+    right = int(ids[int(torch.searchsorted(kept.cumsum(-1), target, right=True))])
+    [outcome] = choose(
+        logits[None].clone(), [state(seed=seed, temperature=temperature, top_p=top_p)], [position]
+    )
+    assert outcome.token == right
 
 
 def test_logprobs_are_the_models_own_and_sorted() -> None:
