@@ -31,6 +31,12 @@ class Listener(Protocol):
     def ended(self, reason: frames.FinishReason, detail: str, error: HomeboxError | None) -> None: ...
 
 
+# After so many tokens on a new engine a stream is not what killed the last one: two unrelated crashes hours apart, or
+# somebody's `kill -9`, must not end an innocent answer. A request that kills again and again still makes so many tokens
+# in between, so its number of crashes is bounded by its length.
+FORGIVEN_AFTER_TOKENS = 64
+
+
 class Phase(StrEnum):
     """What a monitor says of a stream."""
 
@@ -48,7 +54,7 @@ class Stream:
     listener: Listener
     output: list[int] = field(default_factory=list)
     charged: int = 0
-    deaths: int = 0  # engines that died while this stream was in the running step
+    deaths: int = 0  # engines that died while this stream was in the running step, lately
     suspect: bool = False  # it was in such a step, and has not had a token of the new engine yet
     submitted: bool = False  # the engine that lives now has it
     aborted_at: float | None = None
@@ -57,6 +63,7 @@ class Stream:
     prefilled: int = 0
     cached: int = 0
     blocks: int = 0
+    _made_since: int = 0  # tokens since its last death
 
     @property
     def id(self) -> str:
@@ -101,7 +108,15 @@ class Stream:
         if progress.tokens:
             self.suspect = False
             self.phase = Phase.DECODE
+            self._made_since += len(progress.tokens)
+            if self._made_since >= FORGIVEN_AFTER_TOKENS:
+                self.deaths = 0
         self.listener.progressed(progress)
+
+    def died_with(self) -> None:
+        """The engine died while it computed this stream."""
+        self.deaths += 1
+        self._made_since = 0
 
     def lose(self) -> None:
         """The engine that had it is gone."""

@@ -28,6 +28,9 @@ log = logging.getLogger("homebox.engine")
 
 WORKER = (sys.executable, "-m", "homebox.engine.worker")
 DEATHS_ALLOWED = 2
+HOPELESS = ("usage_error",)  # a fault that another try with the same settings only repeats
+LOOK_AGAIN_S = 0.5  # how long a silence that seems too long is given once more
+NAMES_AHEAD = 8  # a place names at most so many persons before it
 
 
 class EngineState(StrEnum):
@@ -75,6 +78,14 @@ class Patience:
     stop_s: float = 5.0
 
 
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or the number of one that has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class Supervisor:
     """One engine, replaced as often as needed. Everything runs on the event loop that called `start`."""
 
@@ -97,11 +108,14 @@ class Supervisor:
         self._heard_at = 0.0
         self._steps: dict[int, frames.StepStarted] = {}  # launched and not done
         self._fault: str | None = None
+        self._late = False  # silence was too long once, and is looked at a second time
         self._streams: dict[str, Stream] = {}  # in the order in which they came
         self.state = EngineState.STARTING
         self.ready: frames.Ready | None = None
         self.loading: frames.Loading | None = None
         self.detail = ""  # the last loss, in words
+        self.refused: errors.HomeboxError | None = None  # why no engine can ever start with these settings
+        self.hopeless = asyncio.Event()  # set with `refused`
         self.restarts = 0
 
     # ---- what others ask
@@ -125,7 +139,8 @@ class Supervisor:
         process = self._process
         if process:
             process.send(frames.Stop())
-            if kill or not await process.left(self._patience.stop_s):
+            # One that still loads has nothing to finish, and would hear us only when it has loaded.
+            if kill or self.ready is None or not await process.left(self._patience.stop_s):
                 process.kill()
         if self._task:
             await self._task
@@ -175,8 +190,15 @@ class Supervisor:
 
     async def _run(self) -> None:
         rapid = failures = 0
-        while not self._stopping.is_set():
-            ready_for = await self._life()
+        while not self._stopping.is_set() and not self.hopeless.is_set():
+            try:
+                ready_for = await self._life()
+            except Exception as error:  # a defect here must not leave a house without an engine, and silent
+                log.exception("the supervisor failed")
+                if self._process:
+                    self._process.kill()
+                self._process, ready_for = None, None
+                self._bury(f"the supervisor failed: {error}")
             if self._stopping.is_set():
                 break
             self.restarts += 1
@@ -185,11 +207,12 @@ class Supervisor:
                 rapid = 0
             pause = self._patience.backoff_s[min(rapid, len(self._patience.backoff_s) - 1)]
             rapid += 1
-            if failures >= self._patience.tries:
+            if failures >= self._patience.tries or self.hopeless.is_set():
                 self._give_up(failures)
                 pause = self._patience.retry_failed_s
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+            if not self.hopeless.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _life(self) -> float | None:
         """One engine, from spawn to burial. Returns for how many seconds it was ready, None if it never was."""
@@ -217,7 +240,7 @@ class Supervisor:
         self._process = None
         if not self._stopping.is_set():
             said = self._fault or (process.last_words[-1] if process.last_words else "")
-            left = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            left = f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
             self._bury(f"{left}: {said}" if said else left)
         return None if ready_at is None else time.monotonic() - ready_at
 
@@ -261,6 +284,9 @@ class Supervisor:
                     self._admit()
             case frames.Fault():
                 self._fault = frame.message
+                if self.ready is None and frame.code in HOPELESS:
+                    self.refused = errors.from_dict({"code": frame.code, "message": frame.message})
+                    self.hopeless.set()
         for observe in self._observers:
             observe(frame)
 
@@ -283,7 +309,7 @@ class Supervisor:
         places = done.places or ()
         for place in places:
             if stream := self._streams.get(place.id):
-                stream.place(place.position, len(places), place.ahead)
+                self._tell(stream, partial(stream.place, place.position, len(places), place.ahead))
         if done.progress:
             self._admit()
 
@@ -313,9 +339,11 @@ class Supervisor:
     def _tell_places(self) -> None:
         """The places of those who wait in the daemon: the engine knows only of those whom it has."""
         held = [stream for stream in self._streams.values() if not stream.submitted]
-        names = tuple(stream.submit.person for stream in held)
+        ahead: dict[str, None] = {}  # each once, in order
         for index, stream in enumerate(held):
-            stream.place(index + 1, len(held), names[:index])
+            names = tuple(list(ahead)[:NAMES_AHEAD])
+            self._tell(stream, partial(stream.place, index + 1, len(held), names))
+            ahead.setdefault(stream.submit.person)
 
     # ---- ends
 
@@ -340,17 +368,15 @@ class Supervisor:
         self.loading = None
         self._move(Happened.DIED)
         log.warning("the engine is gone: %s; %d live", why, len(self._streams))
-        present = {name for step in self._steps.values() for name in step.requests}
-        if not present and had_been_ready:
-            # It died between steps, perhaps while planning: each one that it had may be the cause.
-            present = {stream.id for stream in self._streams.values() if stream.submitted}
+        blamed, suspected = self._blame(had_been_ready)
         self._steps.clear()
         for stream in self.streams:
             if stream.aborting:
                 self._end(stream, "cancelled", "")
                 continue
-            if stream.id in present:
-                stream.deaths += 1
+            if stream.id in blamed:
+                stream.died_with()
+            if stream.id in suspected:
                 stream.suspect = True
             if stream.deaths >= DEATHS_ALLOWED:
                 failed = errors.EngineFailed(
@@ -359,8 +385,21 @@ class Supervisor:
                 )
                 self._end(stream, "error", why, failed)
             elif stream.submitted:
-                stream.lose()
+                self._tell(stream, stream.lose)
         self._tell_places()
+
+    def _blame(self, had_been_ready: bool) -> tuple[set[str], set[str]]:
+        """For the death of an engine: against whom it counts, and who is tried alone from now on.
+
+        Everybody in a running step counts. Between steps (while planning, or killed from outside) it counts against
+        the suspect that was in, or the only one there was; else anybody may be the cause, and all are tried alone."""
+        in_step = {name for step in self._steps.values() for name in step.requests}
+        if in_step or not had_been_ready:
+            return in_step, in_step
+        held = [stream for stream in self._streams.values() if stream.submitted]
+        certain = [stream for stream in held if stream.suspect] or (held if len(held) == 1 else [])
+        names = {stream.id for stream in certain}
+        return names, names or {stream.id for stream in held}
 
     def _move(self, what: Happened) -> None:
         before, self.state = self.state, _MOVES[what].get(self.state, self.state)
@@ -380,11 +419,18 @@ class Supervisor:
 
     def _look(self) -> None:
         left = self._silence_left()
-        if left is not None and left <= 0 and self._process is not None:
+        if left is None or left > 0 or self._process is None:
+            self._late = False
+            self._watch()
+        elif not self._late:
+            # If it was this loop that stood still (a stopped process, a swapped-out machine), what the engine said
+            # meanwhile is read before we look again.
+            self._late = True
+            self._watch_timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look)
+        else:
+            self._late = False
             self._fault = f"it stalled: silent for {time.monotonic() - self._heard_at:.1f} s, killed"
             self._process.kill()
-            return
-        self._watch()
 
     def _silence_left(self) -> float | None:
         """Seconds until the engine counts as stalled; None while its silence means nothing."""

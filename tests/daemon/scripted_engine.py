@@ -8,6 +8,7 @@ special behaviour in words:
     [[say=hello_there]]  these words, `_` for a space, then the end token
     [[die=N]]            SIGKILL in the step that computes output token N (0: the first), in every engine
     [[die_once=N]]       the same, but not where the request came back as a suspect
+    [[die_planning]]     SIGKILL between steps, when this request would be in the next one, in every engine
     [[stall=N]]          hang for ever in that step
     [[refuse=CODE]]      a Refused frame with that error code
     [[forever]]          no end token, only max_tokens ends it
@@ -15,7 +16,7 @@ special behaviour in words:
     [[nan]]              ends with finish `error`
     [[deaf]]             never confirms an abort of this request
 
-HOMEBOX_SCRIPT_LOAD in the environment: "fail" (leaves with a Fault while loading), "hang" (says nothing), or "wait:PATH" (loads until
+HOMEBOX_SCRIPT_LOAD in the environment: "fail" (leaves with a Fault while loading), "misfit" (the settings cannot be), "hang" (says nothing), or "wait:PATH" (loads until
 that file exists).
 """
 
@@ -113,6 +114,9 @@ class ScriptedEngine:
             print("cannot read the weights: no such disk", file=sys.stderr, flush=True)
             self.send(frames.Fault("bad_file", "the weights are damaged"))
             raise SystemExit(3)
+        if how == "misfit":
+            self.send(frames.Fault("usage_error", "device 'tpu' is not supported yet"))
+            raise SystemExit(1)
         while how == "wait" and not Path(path).exists():
             self.send(frames.Loading("weights", 2, 3))
             if select.select([self.connection], [], [], 0.01)[0] and not self.peek():
@@ -170,6 +174,8 @@ class ScriptedEngine:
             self.places_changed = True
         alone = [request for request in self.running if request.exclusive]
         members = alone[:1] or list(self.running)
+        if any("die_planning" in request.orders for request in members):
+            os.kill(os.getpid(), signal.SIGKILL)
         self.step += 1
         started = time.monotonic()
         self.send(frames.StepStarted(self.step, 1.0, [r.submit.id for r in members]))
