@@ -81,9 +81,9 @@ def test_two_people_who_always_wait_get_the_same_service_whatever_they_ask_for(
     default_model: Path, tmp_path: Path
 ) -> None:
     with running(default_model, tmp_path, command=WORKER, patience=Patience(), max_running=4) as box:
-        hog, mia = Asker(box, "hog", 20, 60), Asker(box, "mia", 6, 60)
+        hog, mia = Asker(box, "hog", 20, 60), Asker(box, "mia", 4, 60)
         with asking(box, hog, mia):
-            wait_for(lambda: len(hog.turns) > 24 and len(mia.turns) > 8, within_s=120)
+            wait_for(lambda: len(hog.turns) > 24 and len(mia.turns) > 6, within_s=120)
             rows = box.streams()
             before = {asker.name: asker.service(rows) for asker in (hog, mia)}
             assert {row["person"] for row in rows if row["state"] == "waiting"} == {"hog", "mia"}

@@ -170,7 +170,7 @@ def test_fifty_disconnects_in_prefill_and_decode_leave_nothing_behind(box: Box) 
         }
         with (
             box.client() as http,
-            http.stream("POST", "/v1/completions", json=body | {"ignore_eos": True}) as answer,
+            http.stream("POST", "/v1/completions", json=body | {"ignore_eos": True}, timeout=120) as answer,
         ):
             assert answer.status_code == 200
             if rng.random() < 0.5:
