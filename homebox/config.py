@@ -1,8 +1,8 @@
 """Which setting holds, and where did it come from?
 
-defaults < /etc/homebox/config.toml < /etc/homebox/conf.d/*.toml < HOMEBOX_* < flags. Every key is typed; an unknown
-key or a wrong type is an error that names the file, the line and the nearest known key. Paths of a box that is not
-installed system-wide follow XDG.
+defaults < /etc/homebox/config.toml < /etc/homebox/conf.d/*.toml < HOMEBOX_* < flags. Every key is typed and has its
+range; an unknown key, a wrong type or a value that no daemon could run with is an error that names the key and where it
+was said. Paths of a box that is not installed system-wide follow XDG.
 """
 
 from __future__ import annotations
@@ -15,15 +15,38 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import platformdirs
 
-from homebox.errors import UsageError
+from homebox.errors import HomeboxError, NotAllowed, UsageError
 
 SYSTEM_SOCKET = Path("/run/homebox/api.sock")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
+_DEVICES = ("auto", "cpu")  # what the engine of this version can compute on
+_LOG_FORMATS = ("text", "json")
+_MIN_KV_BYTES = 2**20
+_SOCKET_BYTES = 107  # unix(7): sun_path holds 108 with the NUL
+_CORES = os.cpu_count() or 1
+# Both ends included.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "max_running": (1, 1024),
+    "max_chunk_tokens": (1, 65536),
+    "threads": (0, 4 * _CORES),
+    "queue_per_person": (1, 100_000),
+    "queue_total": (1, 100_000),
+    "max_answer_tokens": (0, 2**31 - 1),
+    "max_context": (0, 2**31 - 1),
+    "drain_s": (0, 86400),
+}
+MIN_CONTEXT = 16
+_IN_WORDS = {
+    "`str`": 'text in quotes, like "2GiB"',
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`array`": 'a list, like ["box.home"]',
+}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +100,34 @@ def socket_path(settings: Settings | None = None) -> Path:
         return Path(platformdirs.user_runtime_path("homebox")) / "api.sock"
 
 
+def check_socket_path(path: Path) -> None:
+    """Raises UsageError for a path that is too long for a socket."""
+    if (length := len(os.fsencode(path))) > _SOCKET_BYTES:
+        raise UsageError(
+            f"the socket's path has {length} bytes; a socket's may have at most {_SOCKET_BYTES}: {path}",
+            hint="Name a shorter one with --socket.",
+        )
+
+
+def check_state_dir(state: Path) -> None:
+    """Raises UsageError or NotAllowed where nothing can be written under `state`. It is not made, nothing is left."""
+    import tempfile
+
+    place = state
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return
+    except OSError as error:
+        kind: type[HomeboxError] = NotAllowed if isinstance(error, PermissionError) else UsageError
+        why = f"{place}: {error.strerror or error}" if place != state else error.strerror or str(error)
+        raise kind(
+            f"the state directory {state} cannot be written: {why}",
+            hint="Set HOMEBOX_STATE_DIR to a directory of your own.",
+        ) from None
+
+
 def find_socket() -> Path:
     """The socket that a client should speak to: HOMEBOX_SOCKET, the system's, then the person's own."""
     if named := os.environ.get("HOMEBOX_SOCKET"):
@@ -119,19 +170,60 @@ def load(
     for key, value in (flags or {}).items():
         if value is not None:
             values[key], origin[key] = value, "flag"
-    try:
-        settings = msgspec.convert(values, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        match = re.search(r"`\$\.(\w+)`", str(error))
-        key = match[1] if match else ""
-        raise UsageError(f"{origin.get(key, 'configuration')}: {key or 'a setting'}: {error}") from None
-    size_bytes(settings.kv_memory)
-    for key in ("max_running", "max_chunk_tokens", "queue_per_person", "queue_total"):
-        if getattr(settings, key) < 1:
-            raise UsageError(
-                f"{origin.get(key, 'default')}: {key} is {getattr(settings, key)}; it must be at least 1"
-            )
+    settings = _typed(values, origin)
+    _check(settings, origin)
     return Loaded(settings, {k: origin.get(k, "default") for k in Settings.__struct_fields__})
+
+
+def _typed(values: Mapping[str, Any], origin: Mapping[str, str]) -> Settings:
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        match = re.search(r"`\$\.(\w+)", str(error))
+        key = match[1] if match else ""
+        wanted = re.search(r"Expected (`\w+`)", str(error))
+        words = _IN_WORDS.get(wanted[1], str(error)) if wanted else str(error)
+        raise UsageError(f"{_said(key, origin)} is {values.get(key)!r}; it must be {words}") from None
+
+
+def _check(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Raises UsageError for the first value that no daemon could run with."""
+
+    def refuse(key: str, must: str, hint: str | None = None) -> NoReturn:
+        raise UsageError(f"{_said(key, origin)} is {getattr(settings, key)!r}; it must be {must}", hint=hint)
+
+    for key, (least, most) in _RANGES.items():
+        if not least <= getattr(settings, key) <= most:
+            refuse(key, f"between {least:.0f} and {most:.0f}")
+    if 0 < settings.max_context < MIN_CONTEXT:
+        refuse("max_context", f"at least {MIN_CONTEXT}, or 0 for the model's own")
+    if settings.log_format not in _LOG_FORMATS:
+        refuse("log_format", " or ".join(_LOG_FORMATS))
+    if settings.device not in _DEVICES:
+        refuse("device", " or ".join(_DEVICES), "This version computes on the CPU.")
+    try:
+        kv_bytes = size_bytes(settings.kv_memory)
+    except UsageError as error:
+        refuse("kv_memory", "a size", error.hint)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if settings.kv_memory.strip().lower() != "auto":
+        if kv_bytes < _MIN_KV_BYTES:
+            refuse("kv_memory", "at least 1MiB", 'Leave it out, or write "auto", to let the box decide.')
+        if kv_bytes > memory:
+            refuse("kv_memory", f"less than this machine's memory, which is {memory / 2**30:.1f}GiB")
+    if settings.socket:
+        try:
+            check_socket_path(Path(settings.socket))
+        except UsageError as error:
+            raise UsageError(f"{_said('socket', origin)}: {error.message}", hint=error.hint) from None
+
+
+def _said(key: str, origin: Mapping[str, str]) -> str:
+    """A key as it was written where it was said: `--max-running`, `HOMEBOX_MAX_RUNNING`, `FILE: max_running`."""
+    where = origin.get(key, "configuration")
+    if where == "flag":
+        return f"--{key.replace('_', '-')}"
+    return where.removeprefix("environment ") if where.startswith("environment ") else f"{where}: {key}"
 
 
 def _read(file: Path) -> dict[str, Any]:

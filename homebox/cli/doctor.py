@@ -10,6 +10,7 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -17,7 +18,7 @@ import typer
 
 from homebox import config
 from homebox.cli import terminal
-from homebox.cli.status import health, line
+from homebox.cli.status import RESTARTING, health, line
 from homebox.client import connection
 from homebox.client.sanitise import clean, safe_json
 from homebox.errors import HomeboxError
@@ -95,9 +96,10 @@ def _socket(seen: Seen) -> Finding:
 
 
 def _model(seen: Seen) -> Finding:
+    from homebox.library.catalogue import how_to_get
     from homebox.library.store import Library
 
-    library, wanted = Library(config.state_dir(seen.settings)), seen.settings.model
+    library, wanted = Library(_state_dir(seen)), seen.settings.model
     for name, error in library.damaged().items():
         return Finding(
             "model", False, f"{name}: {error.message}", error.hint or f"homebox models verify {name}"
@@ -106,9 +108,7 @@ def _model(seen: Seen) -> Finding:
     have = f"the library has {', '.join(names)}" if names else "the library is empty"
     if wanted in names:
         return Finding("model", True, f"{have}; the default is {wanted}")
-    return Finding(
-        "model", False, f"{have}; the default {wanted} is missing", f"homebox models pull {wanted}"
-    )
+    return Finding("model", False, f"{have}; the default {wanted} is missing", how_to_get(wanted))
 
 
 def _torch(seen: Seen) -> Finding:
@@ -129,7 +129,7 @@ def _engine(seen: Seen) -> Finding:
         return Finding("engine", True, said)
     if state in ("starting", "loading"):
         return Finding("engine", False, said, "Wait for it: homebox status --wait 120")
-    if state == "restarting":
+    if state == RESTARTING:
         return Finding(
             "engine", False, said, "It is being replaced; look at the daemon's log if this goes on."
         )
@@ -139,13 +139,21 @@ def _engine(seen: Seen) -> Finding:
 
 
 def _disk(seen: Seen) -> Finding:
-    place = config.state_dir(seen.settings)
+    place = _state_dir(seen)
     while not place.exists() and place != place.parent:
         place = place.parent
     free = shutil.disk_usage(place).free
     found = f"{free / _GIB:.1f} GiB free at {place}"
     fix = "" if free >= MIN_DISK_BYTES else "Make room, or point state_dir at a larger disk."
     return Finding("disk", not fix, found, fix)
+
+
+def _state_dir(seen: Seen) -> Path:
+    """Raises what `serve` would. A daemon that answers has looked already, and may be somebody else's."""
+    place = config.state_dir(seen.settings)
+    if seen.health is None:
+        config.check_state_dir(place)
+    return place
 
 
 def _memory(seen: Seen) -> Finding:

@@ -9,6 +9,7 @@ of what a command does.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import signal
@@ -45,6 +46,9 @@ COMMANDS = {
     "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }
+
+# What a write says, of all things that can fail, when its disk takes no more; a file that cannot be opened has a name.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 ABOUT = "One machine, a whole household: ask it, talk with it, watch it work."
@@ -124,6 +128,8 @@ def run(args: Sequence[str]) -> int:
                 print(root.get_help(context), file=sys.stderr)
             return 2
         arguments = ["chat"]
+    if arguments[0] == "--version":
+        arguments[0] = "version"
     try:
         with root.make_context("homebox", arguments) as context:
             code = root.invoke(context)
@@ -146,6 +152,7 @@ def main() -> NoReturn:
 def guard(body: Callable[[], int]) -> NoReturn:
     """Run `body` and leave the process with its exit code; whatever it raises becomes words and a code."""
     signal.signal(signal.SIGTERM, _on_terminate)
+    _open_closed_streams()
     try:
         code = body()
         sys.stdout.flush()
@@ -158,15 +165,22 @@ def guard(body: Callable[[], int]) -> NoReturn:
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
     except Exception as error:
-        if os.environ.get("HOMEBOX_DEBUG"):
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            code = complain(HomeboxError(f"cannot write the answer: {os.strerror(error.errno).lower()}"))
+        elif os.environ.get("HOMEBOX_DEBUG"):
             raise
-        said = " ".join(str(error).split())
-        _last_words(
-            f"homebox: internal error: {type(error).__name__}: {said} (set HOMEBOX_DEBUG=1 for the traceback)"
-        )
-        code = 1
+        else:
+            code = _unexpected(error)
     _let_go_of_stdout()
     sys.exit(code)
+
+
+def _unexpected(error: Exception) -> int:
+    said = " ".join(str(error).split())
+    _last_words(
+        f"homebox: internal error: {type(error).__name__}: {said} (set HOMEBOX_DEBUG=1 for the traceback)"
+    )
+    return 1
 
 
 def complain(error: HomeboxError) -> int:
@@ -185,8 +199,10 @@ def _fail(error: HomeboxError, args: Sequence[str]) -> int:
 
         try:
             print(json.dumps({"error": error.as_dict()}), flush=True)
-        except OSError:
+        except BrokenPipeError:
             return error.exit_code  # its reader left
+        except OSError:
+            pass  # a full disk; the words below still tell
     return complain(error)
 
 
@@ -203,6 +219,30 @@ def _last_words(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
         return  # nobody is left to read it; the exit code still tells
+
+
+def _open_closed_streams() -> None:
+    """Who starts us may have closed one of the three: the next file to be opened would get its number. Standard input
+    becomes empty, standard output a pipe whose reader has left, and standard error is thrown away."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(_at(0, os.open(os.devnull, os.O_RDONLY)))
+    if sys.stdout is None:
+        reader, writer = os.pipe()
+        sys.stdout = os.fdopen(_at(1, writer), "w")
+        if reader != 1:
+            os.close(reader)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(_at(2, os.open(os.devnull, os.O_WRONLY)), "w")
+
+
+def _at(number: int, descriptor: int) -> int:
+    """Move a descriptor to its place, where our children find it, too."""
+    if descriptor == number:
+        os.set_inheritable(number, True)
+    else:
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    return number
 
 
 def _let_go_of_stdout() -> None:

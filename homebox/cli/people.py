@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from homebox.errors import HomeboxError
+
 if TYPE_CHECKING:
     from homebox.daemon.keys import Keys
 
@@ -36,15 +38,25 @@ def new(person: Annotated[str, typer.Argument(metavar="PERSON", help="For whom i
     \b
       homebox people keys new anna
     """
-    key = _keys().new(person)
-    print(key)
+    book = _keys()
+    key = book.new(person)
+    try:
+        print(key, flush=True)
+    except OSError as error:
+        book.revoke(key.split("_")[1])
+        raise HomeboxError(
+            f"the key could not be shown, so it was taken back: {(error.strerror or str(error)).lower()}"
+        ) from None
     print("Keep it: it cannot be shown again.", file=sys.stderr)
 
 
 @keys.command("list")
 def list_keys() -> None:
     """The keys there are, without their secrets."""
-    for key in _keys().all():
+    found = _keys().all()
+    if not found:
+        print("homebox: nobody has a key", file=sys.stderr)
+    for key in found:
         day = time.strftime("%Y-%m-%d", time.localtime(key.created))
         print(f"{key.id}  {day}  {key.person}")
 

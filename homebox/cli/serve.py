@@ -17,9 +17,7 @@ def serve(
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Open TCP, too; a key must exist.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="An installed model.")] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1.")
-    ] = None,
+    device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="auto or cpu.")] = None,
     kv_memory: Annotated[
         str | None, typer.Option("--kv-memory", metavar="SIZE", help='Memory for conversations: "2GiB".')
     ] = None,
@@ -46,14 +44,14 @@ def serve(
     \b
       homebox serve
       homebox serve --model smollm2-135m --max-running 8
-      homebox serve --listen 0.0.0.0:8017
+      homebox serve --listen 0.0.0.0:11480
     """
     import asyncio
 
     from homebox import config as configuration
     from homebox.daemon import logs
+    from homebox.daemon import serve as daemon
     from homebox.daemon.app import build
-    from homebox.daemon.serve import check_keys, parse_address, run
 
     flags = {
         "socket": socket,
@@ -68,11 +66,9 @@ def serve(
     settings = configuration.load(flags, config=config).settings
     logs.configure(settings.log_format)
     if not check:
-        asyncio.run(run(settings))
+        asyncio.run(daemon.run(settings))
         return
     state = configuration.state_dir(settings)
-    if settings.listen:
-        parse_address(settings.listen)
-    check_keys(settings, state)
+    daemon.check(settings, state)
     build(settings, state)
     typer.echo(f"ok: model {settings.model}, socket {configuration.socket_path(settings)}")

@@ -18,6 +18,7 @@ from homebox.client.sanitise import clean, safe_json
 from homebox.errors import DaemonUnreachable, EngineFailed, TimedOut, UsageError
 
 READY = "ready"
+RESTARTING = "restarting"
 _ON_THE_WAY = (READY, "starting", "loading")
 _POLL_S = 0.25
 
@@ -30,8 +31,8 @@ def status(
 ) -> int:
     """Is the box up, and is the model loaded?
 
-    Ends with 0 when it answers or is on its way, 1 when its engine is lost, 3 when no daemon answers, 4 when --wait
-    ran out.
+    Ends with 0 when it is ready or on its way (starting, loading), 1 when its engine is lost (restarting, failed) or
+    the daemon goes down, 3 when no daemon answers, 4 when --wait ran out.
 
     Examples:
 
@@ -88,8 +89,11 @@ def wait_until_ready(daemon: connection.Daemon, seconds: float) -> dict[str, Any
 
 
 def line(found: dict[str, Any]) -> str:
-    """`ready  smollm2-135m  2 running  0 waiting`, `loading  smollm2-135m  weights (31%)`."""
-    parts = [str(found.get("state", "unknown")), str(found.get("model") or "no model")]
+    """`ready  smollm2-135m  2 running  0 waiting`, `loading  smollm2-135m  weights (31%)`,
+    `restarting (killed by SIGKILL)  smollm2-135m  loading weights (31%)`."""
+    state, detail = str(found.get("state", "unknown")), " ".join(str(found.get("detail") or "").split())
+    restarting = state == RESTARTING
+    parts = [f"{state} ({detail})" if restarting and detail else state, str(found.get("model") or "no model")]
     for name in ("running", "waiting"):
         if found.get("state") == READY and isinstance(found.get(name), int):
             parts.append(f"{found[name]} {name}")
@@ -97,7 +101,7 @@ def line(found: dict[str, Any]) -> str:
     if isinstance(progress, dict) and progress.get("stage"):
         total = progress.get("total") or 0
         done = f" ({100 * (progress.get('done') or 0) // total}%)" if total else ""
-        parts.append(f"{progress['stage']}{done}")
-    elif found.get("detail"):
-        parts.append(str(found["detail"]))
+        parts.append(f"{'loading ' if restarting else ''}{progress['stage']}{done}")
+    elif detail and not restarting:
+        parts.append(detail)
     return clean("  ".join(parts))

@@ -43,8 +43,10 @@ def list_streams(
     rows = _running(connection.from_environment())
     if json:
         sys.stdout.write(safe_json(msgspec.json.encode(rows).decode()) + "\n")
-    else:
+    elif rows:
         sys.stdout.write("\n".join(figures.table(rows)) + "\n")
+    else:
+        terminal.say("nothing is running")
     return 0
 
 

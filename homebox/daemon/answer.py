@@ -80,16 +80,10 @@ class Answer:
             self._end()
 
     def close(self) -> None:
-        """Nothing follows: let go of what was held back."""
+        """Nothing follows: let go of what was held back, but for a character that was cut in its middle."""
         if self.closed:
             return
-        rest = self._detokeniser.flush()
-        out, stopped = self._stops.push(rest)
-        self._deliver(out)
-        if stopped:
-            self.stopped = True
-        else:
-            self._deliver(self._stops.flush())
+        self._deliver(self._stops.flush())
         self._end()
 
     def take(self) -> Delta:

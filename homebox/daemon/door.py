@@ -16,7 +16,14 @@ from aiohttp import web
 
 from homebox.daemon.house import MAX_BODY_BYTES, PERSON, house_of
 from homebox.daemon.identity import Person
-from homebox.errors import EngineFailed, HomeboxError, InvalidRequest, NotFound, WrongMediaType
+from homebox.errors import (
+    ContextLengthExceeded,
+    EngineFailed,
+    HomeboxError,
+    InvalidRequest,
+    NotFound,
+    WrongMediaType,
+)
 
 log = logging.getLogger("homebox.daemon")
 
@@ -110,7 +117,10 @@ def _routing(request: web.Request, error: web.HTTPException) -> HomeboxError:
     if error.status == 405:
         return InvalidRequest(f"{request.method} is not possible here")
     if error.status == 413:
-        return InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
+        return ContextLengthExceeded(
+            f"the request is larger than {MAX_BODY_BYTES >> 20} MiB, far above any prompt that fits a context",
+            hint="Send a shorter document.",
+        )
     return InvalidRequest(error.reason)
 
 

@@ -90,10 +90,10 @@ class EngineProcess:
 
     async def gone(self) -> int:
         """Close our end, end the process if it is still there, and return its exit status (negative: a signal)."""
+        self.kill()  # first: what it has not read would be waited for otherwise
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
-        self.kill()
         status = await self._process.wait()
         # A grandchild may still hold the pipe: its words are not waited for.
         await asyncio.wait([self._listening], timeout=1.0)

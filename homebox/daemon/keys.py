@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from homebox.config import check_state_dir
 from homebox.errors import BadFile, NotFound, UsageError
 
 _ALPHABET = string.digits + string.ascii_letters
@@ -64,7 +65,8 @@ class Keys:
         return known.person if known and same else None
 
     def new(self, person: str) -> str:
-        """Make a key and return it; this is the only time that it is seen. Raises UsageError."""
+        """Make a key and return it; this is the only time that it is seen. Raises UsageError, or NotAllowed where the
+        state directory cannot be written."""
         if not PERSON.fullmatch(person):
             raise UsageError(
                 f"{person[:80]!r} is not a person's name", hint="Letters, digits and _ . @ - only."
@@ -109,6 +111,7 @@ class Keys:
     @contextmanager
     def _changing(self) -> Iterator[list[Key]]:
         """The list, written back whole and at once; two commands at a time wait for each other."""
+        check_state_dir(self.path.parent)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.path.parent / "keys.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

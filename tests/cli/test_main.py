@@ -137,6 +137,45 @@ def test_closed_standard_streams_are_no_reason_for_a_traceback(homebox: Shell) -
     assert b"Traceback" not in done.stderr + done.stdout
 
 
+@pytest.mark.parametrize("args", ["--help", "version", "models list --json", "status", "ask hi"])
+def test_without_standard_output_it_ends_like_a_broken_pipe(
+    fake: FakeDaemon, homebox: Shell, args: str
+) -> None:
+    fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "model": "tiny"}))
+    fake.answers("hello")
+    script = f"exec {sys.executable} -c 'from homebox.cli.main import main; main()' {args} >&-"
+    done = subprocess.run(["sh", "-c", script], env=homebox.env, capture_output=True, check=False, timeout=20)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_without_standard_error_nothing_of_it_gets_into_the_answer(fake: FakeDaemon, homebox: Shell) -> None:
+    fake.answers("hello")
+    script = f"exec {sys.executable} -c 'from homebox.cli.main import main; main()' ask hi --stats 2>&- <&-"
+    done = subprocess.run(["sh", "-c", script], env=homebox.env, capture_output=True, check=False, timeout=20)
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", ["--help", "version", "models list --json", "ask hi", "ask hi --json"])
+def test_a_full_disk_is_said_in_words(fake: FakeDaemon, homebox: Shell, args: str, unbuffered: str) -> None:
+    fake.answers("hello")
+    script = f"exec {sys.executable} -c 'from homebox.cli.main import main; main()' {args} >/dev/full"
+    env = homebox.env | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, check=False, timeout=20)
+    assert done.returncode == 1
+    assert done.stderr == b"homebox: cannot write the answer: no space left on device\n"
+
+
+def test_a_failure_is_said_in_words_even_if_its_json_finds_no_room(homebox: Shell) -> None:
+    script = f"exec {sys.executable} -c 'from homebox.cli.main import main; main()' aks --json >/dev/full"
+    done = subprocess.run(["sh", "-c", script], env=homebox.env, capture_output=True, check=False, timeout=20)
+    assert done.returncode == 2 and b"Did you mean: homebox ask" in done.stderr
+
+
+def test_the_version_is_also_an_option(homebox: Shell) -> None:
+    assert homebox("--version").out == homebox("version").out != ""
+
+
 def test_version_names_both_sides(fake: FakeDaemon, homebox: Shell) -> None:
     fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "version": "9.9"}))
     assert json.loads(homebox("version", "--json").out)["daemon"] == "9.9"

@@ -56,6 +56,17 @@ def test_status_is_one_line(box: FakeDaemon, homebox: Shell) -> None:
         ),
         ({"state": "failed", "model": "tiny", "detail": "no memory"}, 503, 1, "failed  tiny  no memory"),
         ({"state": "restarting", "model": "tiny"}, 503, 1, "restarting  tiny"),
+        (
+            {
+                "state": "restarting",
+                "model": "tiny",
+                "detail": "killed by SIGKILL:\n  no memory",
+                "progress": {"stage": "weights", "done": 1, "total": 4},
+            },
+            503,
+            1,
+            "restarting (killed by SIGKILL: no memory)  tiny  loading weights (25%)",
+        ),
     ],
 )
 def test_a_box_that_loads_is_fine_and_one_that_lost_its_engine_is_1(
@@ -125,6 +136,12 @@ def test_streams_list_is_the_table(box: FakeDaemon, homebox: Shell) -> None:
         "t-91c4d0aa",
         "t-920f1e22",
     ]
+
+
+def test_that_nothing_runs_is_said_on_standard_error(fake: FakeDaemon, homebox: Shell) -> None:
+    fake.when("GET", "/homebox/streams", lambda exchange: exchange.json({"streams": []}))
+    ran = homebox("streams", "list")
+    assert (ran.code, ran.out, ran.err) == (0, "", "homebox: nothing is running\n")
 
 
 @pytest.mark.parametrize("name", ["t-91c4d0aa", "91c4d0", "t-91"])
@@ -248,6 +265,18 @@ def test_a_damaged_model_is_found(box: FakeDaemon, homebox: Shell, tmp_path: Pat
     (tmp_path / "state" / "models" / "smollm2-135m" / "manifest.json").write_text("{broken")
     code, found = findings(homebox)
     assert code == 1 and "manifest.json" in str(found["model"]["found"]) and found["model"]["fix"]
+
+
+def test_a_state_directory_of_somebody_else_is_no_fault_while_their_daemon_answers(
+    box: FakeDaemon, homebox: Shell, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    homebox.env["HOMEBOX_STATE_DIR"] = str(blocked)
+    assert findings(homebox)[1]["disk"]["ok"] is True
+    box.stop()
+    disk = findings(homebox)[1]["disk"]
+    assert disk["ok"] is False and "cannot be written" in str(disk["found"])
 
 
 def test_the_doctor_looks_for_torch_without_importing_it(homebox: Shell) -> None:

@@ -182,7 +182,7 @@ def test_the_keys_file_holds_no_key_and_is_for_its_owner_only(tmp_path: Path) ->
 
 def test_tcp_stays_closed_while_nobody_has_a_key(tmp_path: Path) -> None:
     from homebox.config import Settings
-    from homebox.daemon.serve import check_keys
+    from homebox.daemon.serve import check
 
     with pytest.raises(UsageError, match="people keys new"):
-        check_keys(Settings(listen="127.0.0.1:0"), tmp_path)
+        check(Settings(listen="127.0.0.1:0"), tmp_path)

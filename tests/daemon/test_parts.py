@@ -161,13 +161,18 @@ def test_a_stop_string_counts_only_after_the_least_number_of_tokens(tokenizer: T
     assert answer.tokens < len(tokens)  # what came after the stop is not counted
 
 
-def test_a_character_that_never_became_whole_is_shown_at_the_end(tokenizer: Tokenizer) -> None:
-    answer = Answer(tokenizer, splitter=ReasoningSplitter())
-    for token in tokenizer.encode("ok 🙂")[:-1]:
+def test_a_character_that_was_cut_in_its_middle_is_left_out_and_its_tokens_are_not(
+    tokenizer: Tokenizer,
+) -> None:
+    answer = Answer(tokenizer, splitter=ReasoningSplitter(), stops=["!"])
+    tokens = tokenizer.encode("ok 🙂")[:-1]
+    for token in tokens:
         answer.push(token)
-    assert answer.take().text == "ok "
+    spoken = answer.take().spoken
     answer.close()
-    assert answer.take().text == "\ufffd"
+    last = answer.take()
+    assert (answer.text, last.text) == ("ok ", "")
+    assert [one.token for one in spoken + last.spoken] == tokens
 
 
 # ---- chats

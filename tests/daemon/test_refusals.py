@@ -158,12 +158,8 @@ def test_unknown_routes_and_methods_answer_in_the_dialect(shared: Box) -> None:
         answer = shared.http.get(path)
         assert answer.status_code == code and answer.json()["error"]["code"] == "not_found"
     assert shared.http.get(CHAT).status_code == 405
-    assert (
-        shared.http.post(
-            CHAT, content=b"x" * (9 << 20), headers={"content-type": "application/json"}
-        ).status_code
-        == 413
-    )
+    large = shared.http.post(CHAT, content=b"x" * (9 << 20), headers={"content-type": "application/json"})
+    assert large.status_code == 413 and large.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_what_the_engine_refuses_has_a_status_of_its_own_also_for_a_stream(shared: Box) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -12,17 +14,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
+from homebox import config
 from homebox.cli import people
-from homebox.daemon.serve import bind, parse_address
+from homebox.daemon import logs
+from homebox.daemon.keys import Keys
+from homebox.daemon.serve import bind, parse_address, run
+from homebox.daemon.supervisor import Patience
 from homebox.errors import UsageError
 from homebox.wire import events
 
-from .box import read_events, state_with, text_of, until
+from .box import SCRIPT, read_events, state_with, text_of, until
 
 SERVE = str(Path(__file__).with_name("serve_scripted.py"))
 
@@ -121,6 +128,29 @@ def test_a_second_signal_leaves_at_once(model: Path, tmp_path: Path) -> None:
         assert told and not alive(engine) and not daemon.path.exists()
 
 
+def test_an_engine_that_can_never_start_ends_the_daemon_with_what_it_said(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOMEBOX_SCRIPT_LOAD", "misfit")
+    socket_path = tmp_path / "run" / "api.sock"
+    settings = config.Settings(
+        state_dir=str(state_with(model, tmp_path)), socket=str(socket_path), model="tiny"
+    )
+    with pytest.raises(UsageError, match="not supported yet"):
+        asyncio.run(asyncio.wait_for(run(settings, command=SCRIPT), 10))
+    assert not socket_path.exists()
+
+
+def test_a_signal_while_the_model_loads_waits_for_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOMEBOX_SCRIPT_LOAD", "hang")
+    with served(model, tmp_path) as daemon:
+        engine = daemon.engine()
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(Patience().stop_s - 1) == 0 and not alive(engine)
+
+
 def test_an_engine_never_outlives_its_daemon(model: Path, tmp_path: Path) -> None:
     with served(model, tmp_path) as daemon:
         engine = daemon.engine()
@@ -198,9 +228,10 @@ def serve_command(*arguments: str, state: Path) -> subprocess.CompletedProcess[s
 
 def test_the_command_checks_before_it_opens_anything(model: Path, tmp_path: Path) -> None:
     missing = serve_command("serve", "--check", "--model", "tiny", state=tmp_path)
-    assert (
-        missing.returncode == 6 and "models pull tiny" in missing.stderr and "Traceback" not in missing.stderr
-    )
+    assert missing.returncode == 6 and "no model 'tiny'" in missing.stderr
+    assert "homebox models list" in missing.stderr and "models pull tiny" not in missing.stderr
+    default = serve_command("serve", "--check", state=tmp_path)
+    assert default.returncode == 6 and "homebox models pull smollm2-135m" in default.stderr
     state_with(model, tmp_path)
     assert serve_command("serve", "--check", "--model", "tiny", state=tmp_path).stdout.startswith(
         "ok: model tiny"
@@ -222,7 +253,140 @@ def test_keys_are_made_listed_and_revoked_by_command(
     people.revoke(key.split("_")[1])
     assert "anna" in capsys.readouterr().out
     people.list_keys()
-    assert capsys.readouterr().out == ""
+    nothing = capsys.readouterr()
+    assert nothing.out == "" and "nobody has a key" in nothing.err
+
+
+def test_a_key_that_cannot_be_shown_is_taken_back(tmp_path: Path) -> None:
+    for target in (">/dev/full", ">&-"):
+        script = f"exec {sys.executable} -c 'from homebox.cli.main import main; main()' people keys new anna {target}"
+        done = subprocess.run(
+            ["sh", "-c", script],
+            env=os.environ | {"HOMEBOX_STATE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert done.returncode == 1 and "it was taken back" in done.stderr
+        assert Keys(tmp_path).all() == []
+
+
+SETTINGS = [
+    ("device", "tpu"),
+    ("device", "cuda"),
+    ("kv_memory", "lots"),
+    ("kv_memory", "0"),
+    ("kv_memory", "1KiB"),
+    ("kv_memory", "5000GiB"),
+    ("socket", "/tmp/" + "x" * 120),
+    ("drain_s", -5),
+    ("drain_s", float("nan")),
+    ("threads", 5000),
+    ("max_context", 10),
+    ("max_context", -1),
+    ("log_format", "xml"),
+    ("max_running", 0),
+    ("max_running", 1_000_000),
+    ("max_chunk_tokens", 0),
+    ("max_answer_tokens", -1),
+    ("queue_total", 0),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), SETTINGS)
+def test_a_value_that_no_daemon_could_run_with_names_its_key_and_where_it_was_said(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"{key} = {json.dumps(value) if isinstance(value, str) else value}\n")
+    for said, loading in (
+        (f"{file}: {key}", partial(config.load, config=file, environ={})),
+        (f"HOMEBOX_{key.upper()}", partial(config.load, environ={f"HOMEBOX_{key.upper()}": str(value)})),
+        (f"--{key.replace('_', '-')}", partial(config.load, {key: value}, environ={})),
+    ):
+        with pytest.raises(UsageError) as caught:
+            loading(root=tmp_path / "none")
+        assert caught.value.message.startswith(said), caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("kv_memory = 5", 'kv_memory is 5; it must be text in quotes, like "2GiB"'),
+        ('max_running = "many"', "max_running is 'many'; it must be a whole number"),
+        ("max_running = true", "max_running is True; it must be a whole number"),
+        ('drain_s = "long"', "drain_s is 'long'; it must be a number"),
+        ("allowed_hosts = 1", "allowed_hosts is 1; it must be a list"),
+        ("allowed_hosts = [1]", "allowed_hosts is [1]; it must be text"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_said_in_a_persons_words(tmp_path: Path, line: str, says: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(line)
+    with pytest.raises(UsageError) as caught:
+        config.load(config=file, environ={})
+    assert caught.value.message.startswith(f"{file}: {says}")
+
+
+def test_values_at_the_edges_are_taken(tmp_path: Path) -> None:
+    kept = {
+        "max_running": 1,
+        "threads": 0,
+        "max_context": 16,
+        "drain_s": 0,
+        "kv_memory": "1MiB",
+        "device": "cpu",
+    }
+    settings = config.load(kept, environ={}, root=tmp_path).settings
+    assert {key: getattr(settings, key) for key in kept} == kept
+
+
+def test_the_check_refuses_what_serve_would_refuse(model: Path, tmp_path: Path) -> None:
+    state_with(model, tmp_path)
+    for arguments in (["--device", "tpu"], ["--max-running", "0"], ["--listen", "nowhere"]):
+        for check in ([], ["--check"]):
+            refused = serve_command("serve", "--model", "tiny", *arguments, *check, state=tmp_path)
+            assert refused.returncode == 2 and arguments[1] in refused.stderr, refused.stderr
+
+
+@pytest.mark.parametrize("inside", ["", "deeper", "deeper/still"])
+def test_a_state_directory_that_cannot_be_written_is_said_by_everything_that_needs_it(
+    tmp_path: Path, inside: str
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    state = tmp_path / "file" / inside if inside else tmp_path / "file"
+    for command in (
+        ["serve"],
+        ["serve", "--check"],
+        ["people", "keys", "new", "anna"],
+        ["models", "pull", "smollm2-135m"],
+        ["doctor"],
+    ):
+        done = serve_command(*command, state=state)
+        said = f"the state directory {state} cannot be written: "
+        assert said in done.stdout + done.stderr and "HOMEBOX_STATE_DIR" in done.stdout + done.stderr
+        assert done.returncode == (1 if command == ["doctor"] else 2)
+
+
+def test_looking_whether_the_state_directory_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    config.check_state_dir(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hint_stays_within_the_line_of_its_record(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("homebox.engine")
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        logs.configure("text")
+        log.warning("the engine is gone: %s; %d live", "no room\n  Make some.", 0)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    assert capsys.readouterr().err.endswith(
+        " warning engine: the engine is gone: no room - Make some.; 0 live\n"
+    )
 
 
 def test_a_socket_that_is_in_use_is_said_in_one_line(model: Path, tmp_path: Path) -> None:
