@@ -27,6 +27,8 @@ class Options:
     stats: bool = False
     quiet: bool = False
     output: Path | None = None
+    me: str = ""  # the name by which the daemon knows who asks
+    attached: bool = False  # the daemon goes on when we leave
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,39 @@ class Outcome:
 class Writer(Protocol):
     def write(self, before: ChatState, after: ChatState, event: events.Event, line: bytes) -> None: ...
 
+    def explain(self, health: dict[str, Any]) -> None: ...
+
     def end(self, outcome: Outcome) -> None: ...
+
+
+class _Narration:
+    """On standard error: what goes on while there is no answer yet."""
+
+    def __init__(self, options: Options) -> None:
+        self.status = StatusLine(quiet=options.quiet)
+        self._options = options
+        self._why = ""  # the engine is not ready: more than a place in the queue
+
+    def tell(self, before: ChatState, after: ChatState, event: events.Event) -> bool:
+        """True if there was something to tell of this event."""
+        if said := notice(event):
+            self.status.clear()
+            if not self._options.quiet:
+                say(said)
+        elif (line := waiting_line(after, self._options.me)) and (
+            self.status.on_terminal or really_waits(before, event)
+        ):
+            self.status.show(self._why or line)
+        else:
+            return False
+        return True
+
+    def explain(self, health: dict[str, Any]) -> None:
+        line = engine_line(health)
+        # A log gets a line a state, a terminal every step of it.
+        self._why = line if self.status.on_terminal else line.partition(" (")[0]
+        if self._why:
+            self.status.show(self._why)
 
 
 class PlainText:
@@ -50,7 +84,9 @@ class PlainText:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._sanitiser = Sanitiser()
-        self._status = StatusLine(quiet=options.quiet)
+        self._narration = _Narration(options)
+        self._status = self._narration.status
+        self.explain = self._narration.explain
         self._thoughts = Sanitiser()
         self._thinking = False
         self._written = ""  # the last piece written
@@ -84,13 +120,7 @@ class PlainText:
     def _narrate(self, before: ChatState, after: ChatState, event: events.Event) -> None:
         if self._options.think and after.think != before.think:
             self._think(after.think[len(before.think) :])
-        if said := notice(event):
-            self._status.clear()
-            if not self._options.quiet:
-                say(said)
-        elif (line := waiting_line(after)) and (self._status.on_terminal or really_waits(before, event)):
-            self._status.show(line)
-        elif self._status.on_terminal and not after.text:
+        if not self._narration.tell(before, after, event) and self._status.on_terminal and not after.text:
             self._status.show(progress_line(after))
 
     def _think(self, text: str) -> None:
@@ -109,7 +139,9 @@ class PlainText:
 
     def _last_notes(self, outcome: Outcome) -> None:
         finished = outcome.state.finished
-        if outcome.interrupted:
+        if outcome.interrupted and finished is None and self._options.attached:
+            say("left; the daemon goes on with it")
+        elif outcome.interrupted:
             by = (
                 f"from elsewhere ({finished.detail})"
                 if finished and finished.detail
@@ -131,18 +163,14 @@ class JsonObject:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._status = StatusLine(quiet=options.quiet)
+        self._narration = _Narration(options)
+        self.explain = self._narration.explain
 
     def write(self, before: ChatState, after: ChatState, event: events.Event, line: bytes) -> None:
-        if said := notice(event):
-            self._status.clear()
-            if not self._options.quiet:
-                say(said)
-        elif (text := waiting_line(after)) and (self._status.on_terminal or really_waits(before, event)):
-            self._status.show(text)
+        self._narration.tell(before, after, event)
 
     def end(self, outcome: Outcome) -> None:
-        self._status.clear()
+        self._narration.status.clear()
         state, finished = outcome.state, outcome.state.finished
         reason = finished.reason if finished else "error" if outcome.error else "cancelled"
         body: dict[str, Any] = {
@@ -159,7 +187,7 @@ class JsonObject:
 
 
 class EventLines:
-    """The daemon's lines as they come; an error that is not in them gets a last line of its own."""
+    """The daemon's lines as they come. The last is always `finished`: where the daemon's did not come, it is ours."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -168,9 +196,12 @@ class EventLines:
     def write(self, before: ChatState, after: ChatState, event: events.Event, line: bytes) -> None:
         self._put(safe_json(line.decode()))
 
+    def explain(self, health: dict[str, Any]) -> None:
+        return  # these lines are the daemon's
+
     def end(self, outcome: Outcome) -> None:
-        if outcome.error is not None and outcome.state.finished is None:
-            self._put(safe_json(msgspec.json.encode({"error": outcome.error.as_dict()}).decode()))
+        if outcome.state.finished is None:
+            self._put(safe_json(events.encode(_unfinished(outcome)).decode()))
         if self._kept:
             _deliver("".join(self._kept), self._options.output)
         if self._options.stats and not self._options.quiet:
@@ -182,6 +213,18 @@ class EventLines:
             sys.stdout.flush()
         else:
             self._kept.append(line + "\n")
+
+
+def _unfinished(outcome: Outcome) -> events.Finished:
+    """The end of an answer of which the daemon did not tell the end."""
+    return events.Finished(
+        reason="error" if outcome.error else "cancelled",
+        usage=events.Usage(prompt_tokens=0, completion_tokens=outcome.state.stats.tokens)
+        if outcome.state.stats
+        else events.Usage(0, 0),
+        timing=events.Timing(),
+        error=outcome.error.as_dict() if outcome.error else None,
+    )
 
 
 def _deliver(text: str, output: Path | None) -> None:
@@ -198,11 +241,12 @@ def _deliver(text: str, output: Path | None) -> None:
 # ---- words for events; the line-mode chat uses them too
 
 
-def waiting_line(state: ChatState) -> str:
-    """`waiting: place 3 of 5 - ahead: dad, leo`, or nothing if it does not wait in the queue."""
+def waiting_line(state: ChatState, me: str = "") -> str:
+    """`waiting: place 3 of 5 - ahead: dad, you`, or nothing if it does not wait in the queue."""
     if state.queue is None:
         return ""
-    ahead = f" - ahead: {', '.join(dict.fromkeys(state.queue.ahead))}" if state.queue.ahead else ""
+    names = dict.fromkeys("you" if name == me else name for name in state.queue.ahead)
+    ahead = f" - ahead: {', '.join(names)}" if names else ""
     eta = f" - about {state.queue.eta_s:.0f} s" if state.queue.eta_s is not None else ""
     return f"waiting: place {state.queue.position} of {state.queue.waiting}{ahead}{eta}"
 
@@ -213,6 +257,27 @@ def really_waits(before: ChatState, event: events.Event) -> bool:
     if isinstance(event, events.Queued):
         return event.position > 1 or bool(event.ahead) or before.queue is not None
     return before.queue is not None
+
+
+def engine_line(health: dict[str, Any]) -> str:
+    """What is waited for besides a place in the queue: `the model is loading (weights 20%)`; nothing if it is ready."""
+    said = {
+        "starting": "the model is loading",
+        "loading": "the model is loading",
+        "restarting": "the engine is being restarted",
+        "failed": "the engine does not start; homebox doctor says more",
+    }.get(str(health.get("state")), "")
+    return said and said + loading_step(health)
+
+
+def loading_step(health: dict[str, Any]) -> str:
+    """` (weights 20%)`, or nothing."""
+    progress = health.get("progress")
+    if not isinstance(progress, dict) or not progress.get("stage"):
+        return ""
+    total = progress.get("total") or 0
+    done = f" {100 * (progress.get('done') or 0) // total}%" if total else ""
+    return f" ({progress['stage']}{done})"
 
 
 def progress_line(state: ChatState) -> str:

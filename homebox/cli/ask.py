@@ -72,6 +72,10 @@ def ask(
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave it to the daemon and print the turn's id.")
     ] = False,
+    attach: Annotated[
+        str | None,
+        typer.Option("--attach", metavar="ID", help="Read a detached answer, from its start."),
+    ] = None,
     speak_as: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Ask for somebody else (administrators).")
     ] = None,
@@ -88,13 +92,10 @@ def ask(
       homebox ask "Why is the sky blue?"
       homebox ask "Summarise this letter in three lines" < letter.txt
       homebox ask -f notes.md -s "You are brief." "What is still open?"
+      homebox ask --attach "$(homebox ask --detach "Tell me a long story")"
       git diff | homebox ask --json "Write a commit message"
     """
     from homebox.cli.asking import Flags, run
-    from homebox.errors import UsageError
-
-    if json and jsonl:
-        raise UsageError("--json and --jsonl are two different outputs", hint="Give one of them.")
 
     return run(
         Flags(
@@ -102,7 +103,8 @@ def ask(
             files=file or [],
             model=model,
             system=system,
-            output_as="json" if json else "jsonl" if jsonl else "text",
+            json=json,
+            jsonl=jsonl,
             stream=not no_stream,
             think=think == "show",
             max_tokens=max_tokens,
@@ -118,6 +120,7 @@ def ask(
             quiet=quiet,
             output=output,
             detach=detach,
+            attach=attach,
             speak_as=speak_as,
         )
     )

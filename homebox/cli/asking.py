@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,7 @@ from homebox.cli.answer import EventLines, JsonObject, Options, Outcome, PlainTe
 from homebox.cli.main import complain
 from homebox.cli.stopping import Stopping
 from homebox.client import connection, stream
+from homebox.client.patience import Patience
 from homebox.client.state import ChatState
 from homebox.errors import DaemonUnreachable, HomeboxError, UsageError, from_dict
 from homebox.wire import requests
@@ -35,7 +37,8 @@ class Flags:
     files: list[str]
     model: str | None
     system: str | None  # text, or @FILE
-    output_as: Literal["text", "json", "jsonl"]
+    json: bool
+    jsonl: bool
     stream: bool
     think: bool
     max_tokens: int | None
@@ -51,25 +54,26 @@ class Flags:
     quiet: bool
     output: str | None
     detach: bool
+    attach: str | None
     speak_as: str | None
 
 
 def run(flags: Flags) -> int:
-    """Ask, write, and return the exit code. Raises UsageError for flags that cannot be meant."""
-    timeout_s = flags.timeout_s
-    if timeout_s is not None and not 0 < timeout_s < math.inf:
-        raise UsageError(
-            f"--timeout {timeout_s:g} is not a time to wait", hint="Give seconds, for example --timeout 60."
-        )
+    """Ask, write, and return the exit code. A failure has the form of the answer that was asked for, too."""
     terminal.prepare_stdout()
-    writer = _writer(flags)
-    stopping = Stopping(timeout_s)
+    writer, stopping = _writer(flags, None), Stopping(None)
     try:
-        request = _request(flags)
+        _check(flags)
+        stopping = Stopping(flags.timeout_s)
+        writer = _writer(flags, _writable(flags.output))
         daemon = connection.from_environment(speak_as=flags.speak_as)
-        if flags.detach:
-            return _detach(daemon, request, flags)
-        outcome = _listen(daemon, request, writer, stopping)
+        if flags.attach is not None:
+            begin = partial(stream.attach, daemon, flags.attach)
+        elif flags.detach:
+            return _detach(daemon, _request(flags), flags)
+        else:
+            begin = partial(stream.ask, daemon, _request(flags))
+        outcome = _listen(daemon, begin, writer, stopping)
     except HomeboxError as error:
         outcome = Outcome(ChatState(), error=error)
     writer.end(outcome)
@@ -78,19 +82,30 @@ def run(flags: Flags) -> int:
     return (stopping.exit_code or 130) if outcome.interrupted else 0
 
 
-def _writer(flags: Flags) -> Writer:
-    kinds: dict[str, Callable[[Options], Writer]] = {
-        "json": JsonObject,
-        "jsonl": EventLines,
-        "text": PlainText,
-    }
-    return kinds[flags.output_as](
+def _check(flags: Flags) -> None:
+    """Raises UsageError for flags that cannot be meant."""
+    if flags.json and flags.jsonl:
+        raise UsageError("--json and --jsonl are two different outputs", hint="Give one of them.")
+    if flags.attach is not None and (flags.words or flags.files or flags.detach):
+        raise UsageError("--attach reads an answer and asks nothing", hint="homebox ask --attach ID")
+    if flags.timeout_s is not None and not 0 < flags.timeout_s < math.inf:
+        raise UsageError(
+            f"--timeout {flags.timeout_s:g} is not a time to wait",
+            hint="Give seconds, for example --timeout 60.",
+        )
+
+
+def _writer(flags: Flags, output: Path | None) -> Writer:
+    kind: Callable[[Options], Writer] = JsonObject if flags.json else EventLines if flags.jsonl else PlainText
+    return kind(
         Options(
             stream=flags.stream,
             think=flags.think,
             stats=flags.stats,
             quiet=flags.quiet,
-            output=_writable(flags.output),
+            output=output,
+            me=flags.speak_as or connection.own_name(),
+            attached=flags.attach is not None,
         )
     )
 
@@ -117,17 +132,18 @@ def _request(flags: Flags) -> requests.AskRequest:
 
 
 def _listen(
-    daemon: connection.Daemon, request: requests.AskRequest, writer: Writer, stopping: Stopping
+    daemon: connection.Daemon, begin: Callable[..., connection.Reply], writer: Writer, stopping: Stopping
 ) -> Outcome:
     """Read the answer to its end, or to where it was stopped. Raises BrokenPipeError when our reader left."""
     state = ChatState()
     patience_s = min(connection.SILENCE_S, stopping.timeout_s or connection.SILENCE_S)
-    with stopping:
+    with stopping, Patience(daemon, writer.explain) as patience:
         try:
-            with stream.ask(daemon, request, timeout_s=patience_s) as reply:
+            with begin(timeout_s=patience_s) as reply:
                 stopping.watch(reply)
                 for after, event, line in stream.read(reply):
-                    writer.write(state, after, event, line)
+                    with patience.hear(after):
+                        writer.write(state, after, event, line)
                     state = after
         except KeyboardInterrupt:
             return Outcome(state, interrupted=True)
@@ -148,10 +164,10 @@ def _detach(daemon: connection.Daemon, request: requests.AskRequest, flags: Flag
     with daemon.open("POST", "/homebox/ask", request) as reply:
         created = reply.read()
     turn = msgspec.json.decode(created, type=requests.TurnCreated).turn
-    sys.stdout.write(f"{turn if flags.output_as == 'text' else created.decode().strip()}\n")
+    sys.stdout.write(f"{created.decode().strip() if flags.json or flags.jsonl else turn}\n")
     if not flags.quiet:
         terminal.say(
-            f"the daemon goes on by itself; homebox streams list shows it, homebox streams cancel {turn} stops it"
+            f"the daemon goes on by itself; homebox ask --attach {turn} reads it, homebox streams cancel {turn} stops it"
         )
     return 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -41,7 +42,7 @@ def chat(
     """
     from homebox.cli import plain, terminal
     from homebox.cli import prompt as prompts
-    from homebox.cli.status import health, line
+    from homebox.cli.status import health
     from homebox.client import connection
     from homebox.errors import UsageError
     from homebox.wire.requests import Options
@@ -54,12 +55,12 @@ def chat(
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(errors="strict")
     daemon = connection.from_environment()
-    conversation = plain.Conversation(
-        daemon, Options(model=model), None if system is None else prompts.text_or_file(system)
-    )
-    conversation.status(line(health(daemon)))
+    instruction = None if system is None else prompts.text_or_file(system)
+    found = health(daemon)
+    if model is not None:
+        daemon.json("GET", f"/v1/models/{quote(model, safe='')}")  # refuses one that it does not serve
+    conversation = plain.Conversation(daemon, Options(model=model), instruction)
+    conversation.status(plain.greeting(found))
     if not plain_mode:
-        conversation.status(
-            "line by line: a full-screen chat is not part of this version (/help lists the commands)"
-        )
+        conversation.status("line by line; /help lists the commands")
     return plain.converse(conversation, " ".join(words) if words else None)

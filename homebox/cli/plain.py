@@ -17,14 +17,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from homebox.cli.answer import notice, really_waits, stats_line, waiting_line
-from homebox.client import stream
+from homebox.cli.answer import engine_line, loading_step, notice, really_waits, stats_line, waiting_line
+from homebox.cli.keyboard import Keyboard
+from homebox.client import connection, stream
 from homebox.client.connection import Daemon
+from homebox.client.patience import Patience
 from homebox.client.sanitise import Sanitiser, clean
 from homebox.client.state import ChatState, ConnectionLost, fresh_text
 from homebox.errors import HomeboxError, from_dict
 from homebox.wire import events
-from homebox.wire.requests import Options, TurnRequest
+from homebox.wire.requests import Options, TurnCreated, TurnRequest
 
 HELP = {
     "/help": "this list",
@@ -125,9 +127,11 @@ class Conversation:
         self._options = options
         self._system = system
         self._chat = secrets.token_hex(8)
+        self._begun = False  # something was said in this chat
         self._last: ChatState | None = None
         self._out = Transcript()
         self.exit_code = 0
+        self.stopped = False  # the last answer was, by Ctrl-C
 
     def status(self, text: str) -> None:
         self._out.status(text)
@@ -135,6 +139,7 @@ class Conversation:
     def say(self, text: str) -> bool:
         """A line that a person typed: a command, or a message whose answer is written out. False means leave."""
         self._out.new_line()
+        self.stopped = False
         word, _, rest = text.rstrip().partition(" ")
         if word == "/quit":
             return False
@@ -165,30 +170,53 @@ class Conversation:
             self.status(f"{name:14} {about}")
 
     def _new(self, rest: str) -> None:
-        self._chat = secrets.token_hex(8)
+        self._begin()
         self.status("a new conversation")
 
     def _set_system(self, rest: str) -> None:
         self._system = rest or None
-        self._chat = secrets.token_hex(8)
+        self._begin()
         self.status("a new conversation, " + ("with this instruction" if rest else "without an instruction"))
+
+    def _begin(self) -> None:
+        self._chat, self._begun = secrets.token_hex(8), False
 
     def _stats(self, rest: str) -> None:
         self.status(stats_line(self._last) if self._last else "nothing has been answered yet")
 
     def _turn(self, text: str) -> None:
+        stop = _Stop(self._daemon)
         try:
-            with _Stop(self._daemon) as stop:
+            with stop:
                 self._last = self._answer(text, stop)
         except KeyboardInterrupt:
             self.status("left to the daemon; homebox streams list shows whether it still writes")
         except HomeboxError as error:
             self._failed(error)
+        self.stopped = stop.asked
 
     def _answer(self, text: str, stop: _Stop) -> ChatState:
         request = TurnRequest(
             key=secrets.token_hex(16), text=text, system=self._system, options=self._options
         )
+        created = self._start(request)
+        if created is None:
+            self.status("the conversation so far is lost in the daemon; a new one begins")
+            self._begin()
+            created = self._start(request)
+        assert created is not None  # a new chat cannot be lost
+        self._begun = True
+        stop.watch(created.turn)
+        state, drawing = ChatState(), _Drawing(self._out)
+        with Patience(self._daemon, drawing.explain) as patience:
+            for after, event in stream.follow(self._daemon, created.turn):
+                with patience.hear(after):
+                    drawing.draw(state, after, event)
+                state = after
+        self._finish(state, drawing, stopped=stop.asked)
+        return state
+
+    def _start(self, request: TurnRequest) -> TurnCreated | None:
         away = False
 
         def on_retry(lost: ConnectionLost) -> None:
@@ -196,16 +224,10 @@ class Conversation:
             away = True
             self.status(notice(lost))
 
-        created = stream.start_turn(self._daemon, self._chat, request, on_retry=on_retry)
+        created = stream.start_turn(self._daemon, self._chat, request, begun=self._begun, on_retry=on_retry)
         if away:
-            self.status("the daemon is back; it may have forgotten what was said before")
-        stop.watch(created.turn)
-        state, drawing = ChatState(), _Drawing(self._out)
-        for after, event in stream.follow(self._daemon, created.turn):
-            drawing.draw(state, after, event)
-            state = after
-        self._finish(state, drawing, stopped=stop.asked)
-        return state
+            self.status("the daemon is back")
+        return created
 
     def _finish(self, state: ChatState, drawing: _Drawing, *, stopped: bool) -> None:
         self._out.end()
@@ -235,6 +257,12 @@ class _Drawing:
         self._out = out
         self._text = Sanitiser()
         self._thoughts = Sanitiser()
+        self._why = ""  # the engine is not ready: more than a place in the queue
+
+    def explain(self, health: dict[str, Any]) -> None:
+        self._why = engine_line(health).partition(" (")[0]  # every step of it would be many lines
+        if self._why:
+            self._out.status(self._why)
 
     @property
     def removed(self) -> int:
@@ -244,20 +272,34 @@ class _Drawing:
         if said := notice(event):
             self._out.status(said)
         elif (
-            (line := waiting_line(after))
+            (line := waiting_line(after, connection.own_name()))
             and not isinstance(event, ConnectionLost)
             and really_waits(before, event)
         ):
-            self._out.status(line)
+            self._out.status(self._why or line)
         if after.think != before.think:
             self._out.write("thinking", self._thoughts.feed(after.think[len(before.think) :]))
         if after.text != before.text:
             self._out.write("homebox", self._text.feed(fresh_text(before, after)))
 
 
+def greeting(health: dict[str, Any]) -> str:
+    """`smollm2-135m is ready`, `smollm2-135m is loading (weights 31%)`: short, since it comes before every chat."""
+    said = f"{health.get('model') or 'the daemon'} is {health.get('state') or 'there'}"
+    return said + loading_step(health)
+
+
 def converse(conversation: Conversation, first: str | None) -> int:
-    """Read lines until the person leaves. Returns the exit code."""
-    read = _read_typed if sys.stdin.isatty() else _read_piped
+    """Read lines until the person leaves. Returns the exit code; at a terminal each failure was seen, and it is 0."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        _converse(conversation, first, _read_piped)
+        return conversation.exit_code
+    with Keyboard() as keyboard:
+        _converse(conversation, first, lambda: keyboard.read_line("you: ", offer=conversation.stopped))
+    return 0
+
+
+def _converse(conversation: Conversation, first: str | None, read: Callable[[], str | None]) -> None:
     if first is not None:
         print(f"you: {clean(first)}", flush=True)
         conversation.say(first)
@@ -266,24 +308,14 @@ def converse(conversation: Conversation, first: str | None) -> int:
             line = read()
         except KeyboardInterrupt:
             print()
+            conversation.stopped = False
             conversation.status("Ctrl-D or /quit leaves")
             continue
-        except UnicodeDecodeError:
+        except UnicodeError:
             conversation.status("that line is not UTF-8 text and was not sent")
             continue
         if line is None or not conversation.say(line):
-            return conversation.exit_code if not sys.stdin.isatty() else 0
-
-
-def _read_typed() -> str | None:
-    """A line from the terminal, with the line editor and this session's history; None at its end."""
-    import readline  # noqa: F401  (input() uses it once it is there)
-
-    try:
-        return input("you: ")
-    except EOFError:
-        print()
-        return None
+            return
 
 
 def _read_piped() -> str | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from homebox.errors import UsageError
 
 STDIN = "-"
+_STDIN_NAME = "standard input"
 _WAIT_S = 2.0
 _EXAMPLE = 'homebox ask "Why is the sky blue?"   or   homebox ask "Summarise this" < letter.txt'
 
@@ -28,7 +29,7 @@ def compose(words: Sequence[str], files: Sequence[str]) -> str:
     if forced or not _is_terminal():
         document = _read_stdin(announce=bool(instruction or documents))
         if document:
-            documents.append(("standard input", document))
+            documents.append((_STDIN_NAME, document))
     if len(documents) > 1:
         documents = [(name, f"[{name}]\n{text}") for name, text in documents]
     prompt = "\n\n".join(part for part in [instruction, *(text for _, text in documents)] if part)
@@ -59,7 +60,12 @@ def _text(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{name} is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x})",
-            hint=f"Convert it first, for example: iconv -f LATIN1 -t UTF-8 {name}",
+            hint="Convert it first, for example: "
+            + (
+                "iconv -f LATIN1 -t UTF-8 FILE | homebox ask"
+                if name == _STDIN_NAME
+                else f"iconv -f LATIN1 -t UTF-8 {name}"
+            ),
         ) from None
     if "\0" in text:
         raise UsageError(f"{name} is not text: it holds a NUL at character {text.index(chr(0))}")
@@ -77,4 +83,4 @@ def _read_stdin(*, announce: bool) -> str:
     source = sys.stdin.buffer
     if announce and not select.select([source], [], [], _WAIT_S)[0]:
         print("homebox: waiting for the end of standard input (</dev/null leaves it out)", file=sys.stderr)
-    return _text(source.read(), "standard input")
+    return _text(source.read(), _STDIN_NAME)

@@ -23,9 +23,7 @@ from homebox.wire.events import Snapshot, decode_snapshot
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="One picture, then leave.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="One snapshot as a JSON object (with --once).")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One snapshot as a JSON object, then leave.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="A JSON object a line for every snapshot.")] = False,
     interval: Annotated[float, typer.Option("--interval", metavar="SECS", help="Time between two.")] = 2.0,
 ) -> int:
@@ -38,22 +36,20 @@ def top(
       homebox top --interval 5
       homebox top --jsonl | jq .tok_s_out
     """
-    if json and not once:
-        raise UsageError(
-            "--json is one snapshot", hint="homebox top --once --json, or --jsonl for a stream of them."
-        )
+    if json and jsonl:
+        raise UsageError("--json and --jsonl are two different outputs", hint="Give one of them.")
     if not 0.1 <= interval <= 3600:
         raise UsageError(f"--interval {interval:g} is not between 0.1 and 3600 seconds")
     terminal.prepare_stdout()
     daemon = connection.from_environment()
-    if once:
-        _show(snapshot(daemon), json=json or jsonl)
+    if once or json:
+        _show(snapshot(daemon), json=json or jsonl, goes_on=False)
         return 0
     with daemon.open(
         "GET", f"/homebox/monitor?interval={interval:g}", timeout_s=interval + connection.SILENCE_S
     ) as reply:
         for line in reply.lines():
-            _show(decode_snapshot(line), json=jsonl)
+            _show(decode_snapshot(line), json=jsonl, goes_on=True)
     return 0
 
 
@@ -62,12 +58,13 @@ def snapshot(daemon: connection.Daemon) -> Snapshot:
     return msgspec.convert(daemon.json("GET", "/homebox/monitor"), Snapshot)
 
 
-def _show(now: Snapshot, *, json: bool) -> None:
+def _show(now: Snapshot, *, json: bool, goes_on: bool) -> None:
     if json:
         sys.stdout.write(safe_json(msgspec.json.encode(now).decode()) + "\n")
     else:
         width = min(80, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else 80
         at = time.strftime("%H:%M:%S", time.localtime(now.at))
         lines = figures.screen(now, width=width)
-        sys.stdout.write("\n".join([*lines, f" at {at}", ""]) + "\n")
+        leave = " - Ctrl-C leaves" if goes_on and sys.stdout.isatty() else ""
+        sys.stdout.write("\n".join([*lines, f" at {at}{leave}", ""]) + "\n")
     sys.stdout.flush()

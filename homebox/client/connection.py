@@ -13,6 +13,7 @@ import getpass
 import grp
 import http.client
 import os
+import pwd
 import re
 import socket
 from collections.abc import Iterator
@@ -241,6 +242,17 @@ def from_environment(*, speak_as: str | None = None) -> Daemon:
     return Daemon(url=os.environ.get("HOMEBOX_URL"), key=os.environ.get("HOMEBOX_KEY"), speak_as=speak_as)
 
 
+def own_name() -> str:
+    """The name by which the daemon of this machine knows this account; nothing if another is spoken with, where the
+    key says who we are."""
+    if os.environ.get("HOMEBOX_URL"):
+        return ""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
+
+
 def _checked_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
@@ -248,7 +260,7 @@ def _checked_url(url: str) -> SplitResult:
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"HOMEBOX_URL is {url!r}", hint="Write it like http://homebox.local:8017")
+        raise UsageError(f"HOMEBOX_URL is {url!r}", hint="Write it like http://homebox.local:11480")
     return parts
 
 

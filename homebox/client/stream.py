@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from urllib.parse import quote
 
 import msgspec
 
 from homebox.client.connection import SILENCE_S, Daemon, Reply
 from homebox.client.state import ChatState, ConnectionLost, apply
-from homebox.errors import DaemonUnreachable, HomeboxError, NotFound, Unavailable
+from homebox.errors import DaemonUnreachable, HomeboxError, NotFound, Unavailable, UsageError
 from homebox.wire import events
 from homebox.wire.requests import AskRequest, TurnCreated, TurnRequest
 
@@ -59,19 +60,40 @@ def ask(daemon: Daemon, request: AskRequest, *, timeout_s: float = SILENCE_S) ->
     return daemon.open("POST", "/homebox/ask", request, timeout_s=timeout_s)
 
 
+def attach(daemon: Daemon, turn: str, *, timeout_s: float = SILENCE_S) -> Reply:
+    """The events of an own turn from its first on; closing the reply leaves it alone. `turn` is its id, or the
+    beginning of one that is not over. Raises NotFound when the daemon does not have it, UsageError when it may be one
+    of several."""
+    rows = msgspec.convert(daemon.json("GET", "/homebox/streams"), dict[str, list[events.StreamRow]])[
+        "streams"
+    ]
+    mine = [row.id for row in rows if row.mine]
+    meant = [
+        each for each in mine if turn and turn in (each[: len(turn)], each.rpartition("-")[2][: len(turn)])
+    ]
+    if len(meant) > 1 and turn not in meant:
+        raise UsageError(f"{turn!r} begins {len(meant)} ids", hint="Write more of it.")
+    whole = meant[0] if len(meant) == 1 else turn
+    return daemon.open("GET", f"/homebox/turns/{quote(whole, safe='')}/events", timeout_s=timeout_s)
+
+
 def start_turn(
     daemon: Daemon,
     chat: str,
     request: TurnRequest,
     *,
+    begun: bool = False,
     on_retry: Callable[[ConnectionLost], None],
     delays: Sequence[float] = RETRY_S,
     pause: Callable[[float], object] = time.sleep,
-) -> TurnCreated:
+) -> TurnCreated | None:
     """Store a message and queue its answer. Safe to repeat, since its key makes it one turn; so it is repeated while
-    the daemon is away. Raises the daemon's error if it is refused, DaemonUnreachable after the last try."""
+    the daemon is away. With `begun` something was said in this chat before: None if the daemon no longer has it, since
+    it would make an empty one. Raises the daemon's error if it is refused, DaemonUnreachable after the last try."""
     for delay in (*delays, None):
         try:
+            if begun and not _knows(daemon, chat):
+                return None
             made = daemon.json("POST", f"/homebox/chats/{chat}/turns", request)
             return msgspec.convert(made, TurnCreated)
         except DaemonUnreachable:
@@ -80,6 +102,14 @@ def start_turn(
             on_retry(ConnectionLost(delay))
             pause(delay)
     raise AssertionError("the last try returns or raises")
+
+
+def _knows(daemon: Daemon, chat: str) -> bool:
+    try:
+        daemon.json("GET", f"/homebox/chats/{chat}")
+    except NotFound:
+        return False
+    return True
 
 
 def follow(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,29 @@ def test_detached_the_turn_goes_on_and_its_id_is_printed(fake: FakeDaemon, homeb
     assert asked(fake)["detach"] is True
 
 
+def test_a_detached_answer_is_read_from_its_start_and_leaving_does_not_stop_it(
+    fake: FakeDaemon, homebox: Shell
+) -> None:
+    fake.when("GET", "/homebox/streams", lambda exchange: exchange.json({"streams": []}))
+    fake.when(
+        "GET", "/homebox/turns/t-42/events", lambda exchange: exchange.stream(answer("The sky", " is."))
+    )
+    assert homebox("ask", "--attach", "t-42").out == "The sky is.\n"
+    assert json.loads(homebox("ask", "--attach", "t-42", "--json").out)["text"] == "The sky is."
+    fake.when("GET", "/homebox/turns/t-42/events", begun)
+    process = homebox.start("ask", "--attach", "t-42")
+    assert process.stdout is not None and process.stdout.read(10) == "The sky is"
+    process.send_signal(signal.SIGINT)
+    assert "the daemon goes on with it" in process.communicate(timeout=10)[1] and process.returncode == 130
+    assert {asked.method for asked in fake.asked} == {"GET"}
+
+
+def test_an_answer_that_the_daemon_does_not_have_is_6(fake: FakeDaemon, homebox: Shell) -> None:
+    fake.when("GET", "/homebox/streams", lambda exchange: exchange.json({"streams": []}))
+    ran = homebox("ask", "--attach", "../streams", "--json")
+    assert ran.code == 6 and json.loads(ran.out)["error"]["code"] == "not_found"
+
+
 # ---- the place in the queue
 
 
@@ -213,6 +238,47 @@ def test_on_a_terminal_the_place_is_one_line_that_goes_away(fake: FakeDaemon, ho
     assert screen.endswith("\r\x1b[K")
 
 
+def test_of_oneself_ahead_it_says_you(fake: FakeDaemon, homebox: Shell) -> None:
+    me = pwd.getpwuid(os.getuid()).pw_name
+    said = [events.Queued(position=3, waiting=3, ahead=("leo", me)), *answer("done")[1:]]
+    fake.when("POST", "/homebox/ask", lambda exchange: exchange.stream(numbered(said)))
+    assert homebox("ask", "x").err == "homebox: waiting: place 3 of 3 - ahead: leo, you\n"
+    assert f"ahead: leo, {me}" in homebox("ask", "x", "--as", "mia").err
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("loading", "the model is loading"), ("restarting", "the engine is being restarted")],
+)
+def test_who_waits_for_the_engine_is_told(fake: FakeDaemon, homebox: Shell, state: str, said: str) -> None:
+    told = threading.Event()
+
+    def health(exchange: Exchange) -> None:
+        progress = {"stage": "weights", "done": len(fake.requests("/health")), "total": 10}
+        exchange.json({"state": state, "progress": progress}, 503)
+        if len(fake.requests("/health")) > 1:
+            told.set()
+
+    def late(exchange: Exchange) -> None:
+        exchange.begin()
+        exchange.say(answer()[:1])
+        assert told.wait(10)
+        exchange.say([events.Heartbeat()])
+        exchange.say(answer("done")[1:])
+        exchange.end()
+
+    fake.when("GET", "/health", health)
+    fake.when("POST", "/homebox/ask", late)
+    ran = homebox("ask", "x")
+    assert (ran.out, ran.err) == ("done\n", f"homebox: {said}\n")
+    told.clear()
+    reader, writer = os.pipe()
+    terminal = homebox.terminal("ask", "x", stdout=writer)
+    os.close(writer)
+    assert rf"{said} (weights " in terminal.end()[1]
+    os.close(reader)
+
+
 # ---- JSON
 
 
@@ -238,6 +304,20 @@ def test_json_is_exactly_one_object_also_on_failure(homebox: Shell, args: list[s
     ran = homebox("ask", "--json", *args)
     assert ran.code == code and ran.out.count("\n") == 1
     assert json.loads(ran.out)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "args", [["x"], [], ["x", "--temp", "nan"], ["x", "--timeout", "0"], ["x", "-o", "/no/x"]]
+)
+def test_a_failure_has_the_form_of_an_answer(homebox: Shell, args: list[str]) -> None:
+    found = json.loads(homebox("ask", "--json", *args).out)
+    assert (
+        set(found) == {"text", "thinking", "reason", "usage", "timing", "error"}
+        and found["reason"] == "error"
+    )
+    last = homebox("ask", "--jsonl", *args).out.splitlines()[-1]
+    ended = events.decode_event(last.encode())
+    assert isinstance(ended, events.Finished) and ended.reason == "error" and ended.error == found["error"]
 
 
 def test_json_of_a_half_answer_has_what_arrived_and_the_error(fake: FakeDaemon, homebox: Shell) -> None:
@@ -393,6 +473,7 @@ def test_a_reader_that_leaves_cancels_without_a_word_and_ends_with_0(
         (["x", "-f", "/no/such/file"], "", "/no/such/file: No such file"),
         (["x", "-s", "@/no/such/file"], "", "/no/such/file"),
         (["x"], b"\xff\xfe\x00", "standard input is not UTF-8 text (byte 0 is 0xff)"),
+        (["x"], b"\xff", "iconv -f LATIN1 -t UTF-8 FILE | homebox ask\n"),
         (["x"], b"a\x00b", "holds a NUL at character 1"),
         (["x", "--temp", "nan"], "", "--temp nan"),
         (["x", "--top-p", "inf"], "", "--top-p inf"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
+import termios
 import threading
 from collections.abc import Callable
 
@@ -10,8 +13,8 @@ import pytest
 
 from homebox import errors
 from homebox.wire import events
-from tests.cli.conftest import Shell
-from tests.client.fake_daemon import Exchange, FakeDaemon, answer, numbered
+from tests.cli.conftest import Shell, Terminal
+from tests.client.fake_daemon import Asked, Exchange, FakeDaemon, answer, numbered
 
 
 @pytest.fixture
@@ -27,16 +30,22 @@ def box(fake: FakeDaemon) -> FakeDaemon:
         exchange.stream(answer("You said: ", said))
 
     fake.when("POST", "/homebox/chats/", turn)
+    fake.when("GET", "/homebox/chats/", lambda exchange: exchange.json({}))
+    fake.when("GET", "/v1/models/tiny", lambda exchange: exchange.json({}))
     fake.when("GET", "/homebox/turns/", reply)
     return fake
 
 
+def said(fake: FakeDaemon) -> list[Asked]:
+    return [asked for asked in fake.requests("/homebox/chats") if asked.method == "POST"]
+
+
 def messages(fake: FakeDaemon) -> list[str]:
-    return [asked.body["text"] for asked in fake.requests("/homebox/chats")]
+    return [asked.body["text"] for asked in said(fake)]
 
 
 def chats(fake: FakeDaemon) -> list[str]:
-    return [asked.path.split("/")[3] for asked in fake.requests("/homebox/chats")]
+    return [asked.path.split("/")[3] for asked in said(fake)]
 
 
 def slow_until_cancelled(fake: FakeDaemon) -> threading.Event:
@@ -64,7 +73,7 @@ def test_a_piped_conversation_reads_as_a_transcript(box: FakeDaemon, homebox: Sh
     ran = homebox("chat", "--plain", stdin="hello\n\nand goodbye\n")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == (
-        "status: ready  tiny\n"
+        "status: tiny is ready\n"
         "you: hello\n"
         "homebox: You said: hello\n"
         "you: and goodbye\n"
@@ -76,7 +85,7 @@ def test_the_messages_of_a_session_are_one_chat_and_each_has_its_own_key(
     box: FakeDaemon, homebox: Shell
 ) -> None:
     homebox("chat", "--plain", "-m", "tiny", "-s", "Be kind.", stdin="one\ntwo\n")
-    asked = box.requests("/homebox/chats")
+    asked = said(box)
     assert len(set(chats(box))) == 1 and len({one.body["key"] for one in asked}) == 2
     assert asked[0].body["system"] == "Be kind." and asked[0].body["options"] == {"model": "tiny"}
 
@@ -87,9 +96,7 @@ def test_words_are_the_first_message(box: FakeDaemon, homebox: Shell) -> None:
 
 
 def test_without_plain_it_says_in_one_line_that_it_is_line_by_line(box: FakeDaemon, homebox: Shell) -> None:
-    assert (
-        homebox("chat").out.splitlines()[1].startswith("status: line by line: a full-screen chat is not part")
-    )
+    assert homebox("chat").out.splitlines()[1] == "status: line by line; /help lists the commands"
 
 
 def test_new_and_system_start_another_chat(box: FakeDaemon, homebox: Shell) -> None:
@@ -99,7 +106,7 @@ def test_new_and_system_start_another_chat(box: FakeDaemon, homebox: Shell) -> N
         stdin="one\n/new\ntwo\n/system Speak like a pirate.\nthree\n/stats\n/stats\n/quit\nnever\n",
     )
     assert messages(box) == ["one", "two", "three"] and len(set(chats(box))) == 3
-    assert [asked.body.get("system") for asked in box.requests("/homebox/chats")] == [
+    assert [asked.body.get("system") for asked in said(box)] == [
         None,
         None,
         "Speak like a pirate.",
@@ -168,7 +175,7 @@ def test_an_answer_goes_on_across_a_broken_connection(box: FakeDaemon, homebox: 
 
 def test_a_refused_message_is_a_status_and_the_chat_goes_on(box: FakeDaemon, homebox: Shell) -> None:
     def full_once(exchange: Exchange) -> None:
-        if len(box.requests("/homebox/chats")) == 1:
+        if len(said(box)) == 1:
             exchange.error(errors.Busy("32 requests are waiting", hint="Try again in a moment."))
         else:
             exchange.json({"turn": "t-2"})
@@ -273,3 +280,198 @@ def test_terminating_the_chat_is_143_and_no_cancel(box: FakeDaemon, homebox: She
     rest, err = process.communicate(timeout=10)
     assert process.returncode == 143 and "Traceback" not in rest + err
     assert [asked.method for asked in box.requests("/homebox/turns/")] == ["GET"]
+
+
+# ---- what is typed and pasted at a terminal
+
+LINES = "".join(f"line {number} of what was copied\n" for number in range(300))
+
+
+def untouched_modes() -> list[object]:
+    """How a fresh terminal is set."""
+    ends = pty.openpty()
+    try:
+        return termios.tcgetattr(ends[1])
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def begin_story(terminal: Terminal, waiting: threading.Event) -> None:
+    """Wait in the middle of an answer."""
+    terminal.until("you: ")
+    terminal.type("a story\n")
+    terminal.until("homebox: Once upon a time")
+    assert waiting.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("term", "pasted"), [("xterm", f"\x1b[200~{LINES}\x1b[201~"), ("xterm", LINES), ("dumb", LINES)]
+)
+def test_a_paste_is_one_message_and_waits_for_enter(
+    box: FakeDaemon, homebox: Shell, term: str, pasted: str
+) -> None:
+    terminal = homebox.terminal("chat", "--plain", TERM=term)
+    terminal.until("you: ")
+    terminal.type(pasted)
+    terminal.until(r"\[300 lines pasted\]")
+    assert messages(box) == []
+    terminal.type(" Sum it up.")
+    terminal.until(r"Sum it up\.")
+    terminal.type("\n")
+    terminal.until("\nyou: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0
+    assert messages(box) == [LINES.rstrip("\n") + " Sum it up."]
+
+
+def test_ctrl_c_stops_an_answer_also_after_a_long_paste_and_the_paste_is_kept(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    waiting = slow_until_cancelled(box)
+    terminal = homebox.terminal("chat", "--plain")
+    begin_story(terminal, waiting)
+    terminal.type(LINES + "\x03")
+    seen = terminal.until("stopped by you at 3 tokens - kept\n")
+    assert "copied" not in seen
+    terminal.until(r"you: \[300 lines pasted\]")
+    assert messages(box) == ["a story"]
+    terminal.press_until("\x03", "Ctrl-D or /quit leaves\nyou: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0 and messages(box) == ["a story"]
+
+
+def test_a_line_typed_while_an_answer_is_written_is_unseen_there_and_sent_next(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    go_on = threading.Event()
+    waiting = threading.Event()
+
+    def reply(exchange: Exchange) -> None:
+        exchange.begin()
+        exchange.say(answer("Once upon", " a time")[:4])
+        waiting.set()
+        assert go_on.wait(10)
+        exchange.say(answer("Once upon", " a time")[4:])
+        exchange.end()
+
+    box.when("GET", "/homebox/turns/", reply)
+    terminal = homebox.terminal("chat", "--plain")
+    begin_story(terminal, waiting)
+    terminal.type("and then?\n")
+    go_on.set()
+    assert terminal.until("homebox: Once").startswith("\nyou: and then?\nhomebox: Once")
+    terminal.until("you: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0 and messages(box) == ["a story", "and then?"]
+
+
+def test_a_line_typed_before_ctrl_c_is_offered_and_not_sent(box: FakeDaemon, homebox: Shell) -> None:
+    waiting = slow_until_cancelled(box)
+    terminal = homebox.terminal("chat", "--plain")
+    begin_story(terminal, waiting)
+    terminal.type("and than\x7f\x7fen?\n")
+    terminal.type("\x03")
+    terminal.until(r"kept\nyou: and then\?")
+    assert messages(box) == ["a story"]
+    terminal.type("!\n")
+    terminal.until("homebox: Once")
+    terminal.until("you: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0 and messages(box) == ["a story", "and then?!"]
+
+
+def test_the_terminal_is_given_back_as_it_was(box: FakeDaemon, homebox: Shell) -> None:
+    before = untouched_modes()
+    terminal = homebox.terminal("chat", "--plain")
+    assert "\x1b[?2004h" in terminal.until("you: ")
+    assert termios.tcgetattr(terminal._master) != before
+    terminal.type("\x04")
+    code, rest = terminal.end()
+    assert code == 0 and "\x1b[?2004l" in rest and termios.tcgetattr(terminal._master) == before
+
+
+def test_a_suspended_chat_gives_the_terminal_back_and_takes_it_again(
+    box: FakeDaemon, homebox: Shell, wait_for: Callable[[Callable[[], object]], None]
+) -> None:
+    before = untouched_modes()
+    terminal = homebox.terminal("chat", "--plain")
+    terminal.until("you: ")
+    terminal.type("half")
+    terminal.until("half")
+    ours = termios.tcgetattr(terminal._master)
+    terminal.process.send_signal(signal.SIGTSTP)
+    wait_for(lambda: termios.tcgetattr(terminal._master) == before)
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.until("you: half")
+    assert termios.tcgetattr(terminal._master) == ours
+    terminal.type(" done\n")
+    terminal.until("You said: half done\nyou: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0
+
+
+# ---- what the daemon no longer has
+
+
+def test_after_a_restart_of_the_daemon_the_loss_of_the_conversation_is_said(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    known = {"yes"}
+
+    def show(exchange: Exchange) -> None:
+        if known:
+            known.clear()
+            exchange.json({})
+        else:
+            exchange.error(errors.NotFound("no chat"))
+
+    box.when("GET", "/homebox/chats/", show)
+    ran = homebox("chat", "--plain", stdin="one\ntwo\nthree\n")
+    assert ran.out.count("status: the conversation so far is lost") == 1
+    assert ran.out.index("You said: two") < ran.out.index("lost") < ran.out.index("You said: three")
+    first, second, third = chats(box)
+    assert first == second != third
+
+
+def test_a_model_that_is_not_served_is_6_at_once(box: FakeDaemon, homebox: Shell) -> None:
+    box.when("GET", "/v1/models/", lambda exchange: exchange.error(errors.ModelNotFound("no model 'nope'")))
+    ran = homebox("chat", "-m", "nope", "--plain", stdin="hello\n")
+    assert (ran.code, ran.out) == (6, "") and "no model 'nope'" in ran.err
+
+
+def test_the_first_line_is_short_also_while_the_model_loads(box: FakeDaemon, homebox: Shell) -> None:
+    loading = {
+        "state": "loading",
+        "model": "tiny",
+        "detail": "kernels " * 20,
+        "progress": {"stage": "weights", "done": 31, "total": 100},
+    }
+    box.when("GET", "/health", lambda exchange: exchange.json(loading))
+    assert homebox("chat", "--plain").out == "status: tiny is loading (weights 31%)\n"
+
+
+def test_who_waits_for_the_engine_is_told_once(box: FakeDaemon, homebox: Shell) -> None:
+    asked_twice = threading.Event()
+
+    def health(exchange: Exchange) -> None:
+        done = len(box.requests("/health"))
+        progress = {"stage": "weights", "done": done, "total": 10}
+        exchange.json({"state": "loading", "model": "tiny", "progress": progress})
+        if done > 2:  # the first was for the greeting
+            asked_twice.set()
+
+    def late(exchange: Exchange) -> None:
+        exchange.begin()
+        exchange.say(answer()[:1])
+        assert asked_twice.wait(10)
+        exchange.say([events.Heartbeat(), *answer("done")[1:]])
+        exchange.end()
+
+    box.when("GET", "/health", health)
+    box.when("GET", "/homebox/turns/", late)
+    assert homebox("chat", "--plain", stdin="x\n").out.splitlines()[1:] == [
+        "you: x",
+        "status: the model is loading",
+        "homebox: done",
+    ]

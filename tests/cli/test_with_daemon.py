@@ -103,6 +103,39 @@ def test_what_runs_is_listed_and_cancelled_by_the_beginning_of_its_id(box: Box, 
     assert not box.house.book.live
 
 
+def test_a_detached_answer_is_read_while_it_runs_and_after_its_end(box: Box, homebox: Shell) -> None:
+    turn = homebox("ask", "[[forever]] [[pace=20]]", "--max-tokens", "30", "--detach").out.strip()
+    part = turn.removeprefix("t-")[:6]
+    running = homebox("ask", "--attach", part, "--json")
+    until(lambda: not box.house.book.live)
+    ended = homebox("ask", "--attach", turn, "--json")
+    assert running.code == ended.code == 0 and json.loads(running.out)["usage"]["completion_tokens"] == 30
+    assert running.out == ended.out
+    assert homebox("ask", "--attach", "t-nope").code == 6
+
+
+def test_a_chat_with_a_model_that_is_not_served_is_6_before_anything_is_said(homebox: Shell) -> None:
+    ran = homebox("chat", "--plain", "-m", "nope", "hello")
+    assert (ran.code, ran.out) == (6, "") and "nope" in ran.err
+    assert homebox("chat", "--plain", "-m", "tiny").code == 0
+
+
+def test_top_as_json_is_one_snapshot(homebox: Shell) -> None:
+    assert json.loads(homebox("top", "--json").out)["model"] == "tiny"
+
+
+def test_a_conversation_that_the_daemon_lost_is_said_to_be_lost(box: Box, homebox: Shell) -> None:
+    terminal = homebox.terminal("chat", "--plain", TERM="dumb")
+    terminal.until("you: ")
+    terminal.type("[[say=first_answer]]\n")
+    terminal.until("homebox: first answer\nyou: ")
+    box.house.chats._chats.clear()  # as after a restart
+    terminal.type("[[say=second_answer]]\n")
+    terminal.until("status: the conversation so far is lost(.|\n)*homebox: second answer\nyou: ")
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0
+
+
 def test_a_conversation_is_remembered_within_the_session(box: Box, homebox: Shell) -> None:
     ran = homebox("chat", "--plain", stdin="[[say=first_answer]]\n[[say=second_answer]]\n/stats\n")
     assert "homebox: first answer\n" in ran.out and "homebox: second answer\n" in ran.out
