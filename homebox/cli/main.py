@@ -195,15 +195,27 @@ def _fail(error: HomeboxError, args: Sequence[str]) -> int:
     """The end of a command that raised: who asked for JSON gets a JSON object, on standard output, too."""
     options = args[: args.index("--")] if "--" in args else args
     if "--json" in options or "--jsonl" in options:
-        import json
-
         try:
-            print(json.dumps({"error": error.as_dict()}), flush=True)
+            _json_failure(error, options)
         except BrokenPipeError:
             return error.exit_code  # its reader left
         except OSError:
             pass  # a full disk; the words below still tell
     return complain(error)
+
+
+def _json_failure(error: HomeboxError, options: Sequence[str]) -> None:
+    """In the shape that the command has when it succeeds, where it is `ask`: whoever reads it has one shape to know."""
+    if "ask" in options[:1]:
+        from homebox.cli.answer import EventLines, JsonObject, Options, Outcome
+        from homebox.client.state import ChatState
+
+        writer = EventLines(Options()) if "--jsonl" in options else JsonObject(Options())
+        writer.end(Outcome(ChatState(), error=error))
+    else:
+        import json
+
+        print(json.dumps({"error": error.as_dict()}), flush=True)
 
 
 def _usage(error: typer.TyperException) -> UsageError:

@@ -503,3 +503,14 @@ def test_words_that_are_not_utf8_are_refused_with_words(fake: FakeDaemon, homebo
         check=False,
     )
     assert done.returncode == 2 and b"UTF-8" in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", [["--bogus"], ["--temp", "warm"]])
+def test_flags_that_cannot_be_meant_are_told_in_the_shape_of_an_answer(
+    homebox: Shell, flag: list[str]
+) -> None:
+    ran = homebox("ask", "--json", *flag, "hi")
+    told = json.loads(ran.out)
+    assert ran.code == 2 and told["reason"] == "error" and told["error"]["code"] == "usage_error"
+    lines = homebox("ask", "--jsonl", *flag, "hi").out.splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["finished"]

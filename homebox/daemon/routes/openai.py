@@ -6,6 +6,7 @@ reader gets fewer, larger chunks). A client that leaves ends its turn.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -149,7 +150,7 @@ def _json(body: Any) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 
-class _Writer:
+class _Writer(ABC):
     """What differs between the two kinds of completion."""
 
     whole_kind: str
@@ -159,17 +160,17 @@ class _Writer:
         self.tokenizer = house.book.tokenizer
         self.logprobs = logprobs
 
-    def first(self, turn: Turn) -> list[dict[str, Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    def first(self, turn: Turn) -> list[dict[str, Any]]: ...
 
-    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]: ...
 
-    def last(self, choice: Choice) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def last(self, choice: Choice) -> dict[str, Any]: ...
 
-    def whole(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def whole(self, choice: Choice, delta: Delta) -> dict[str, Any]: ...
 
 
 class _ChatWriter(_Writer):
