@@ -93,6 +93,10 @@ def serve(connection: Connection) -> None:
 def main() -> int:
     faulthandler.enable()
     os.nice(NICE)
+    # Read by the thread library when torch is imported: a thread that waits for the others sleeps instead of spinning,
+    # because on a machine that does anything else the spinner holds the core that the last one needs
+    # (docs/decisions/005).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Ctrl-C in a terminal reaches the whole group; the daemon decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(socket.socket(fileno=int(sys.argv[1])))
