@@ -34,11 +34,18 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid
 
 @dataclass(frozen=True)
 class Person:
-    """`local`: on the Unix socket, known by uid."""
+    """`local`: on the Unix socket, known by uid. `spoken_by`: the administrator who asks for this person, and who has
+    no right to what the person said. `key`: the id of the key that opened the door."""
 
     name: str
     admin: bool
     local: bool
+    key: str | None = None
+    spoken_by: str | None = None
+
+    def owns(self, other: Person) -> bool:
+        """Whether what `other` made is this one's own: the same person, spoken by the same mouth."""
+        return (self.name, self.spoken_by) == (other.name, other.spoken_by)
 
 
 class Identity:
@@ -140,4 +147,4 @@ def _speaking_as(request: web.Request, person: Person) -> Person:
         raise NotAllowed(f"{person.name} may not speak for somebody else", hint="Only administrators may.")
     if not PERSON.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not a person's name", param=SPEAK_AS)
-    return Person(name, admin=False, local=person.local)
+    return Person(name, admin=False, local=person.local, key=person.key, spoken_by=person.name)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from homebox.config import Settings
 from homebox.daemon.answer import Answer
+from homebox.daemon.identity import Person
 from homebox.daemon.narrator import Narrator
 from homebox.daemon.prompting import template_preamble
 from homebox.daemon.sampling import Limits, Wanted, resolve
@@ -42,7 +43,7 @@ class Ask:
     """One request, its dialect left behind. `prompts` are token ids; every prompt gets `wanted.n` choices."""
 
     kind: str  # the prefix of the turn's id: "t", "chatcmpl", "cmpl"
-    person: str
+    person: Person
     model: str | None
     prompts: Sequence[Sequence[int]]
     wanted: Wanted
@@ -54,6 +55,7 @@ class Ask:
 class Kept:
     """A native turn and its story."""
 
+    owner: Person
     turn: Turn
     narrator: Narrator
 
@@ -96,10 +98,10 @@ class TurnBook:
             return turn
         raise NotFound(f"no turn {turn_id[:80]!r}", hint="Turns are kept for ten minutes after their end.")
 
-    def story(self, turn_id: str, person: str) -> Kept:
+    def story(self, turn_id: str, person: Person) -> Kept:
         """A person's own native turn. Raises NotFound, also for somebody else's."""
         kept = self._kept.get(turn_id)
-        if kept is None or kept.turn.person != person:
+        if kept is None or not person.owns(kept.owner):
             raise NotFound(
                 f"no turn {turn_id[:80]!r}", hint="Turns are kept for ten minutes after their end."
             )
@@ -134,7 +136,7 @@ class TurnBook:
         """The same for a native turn: its life is told in events, which are kept after its end."""
         turn, samplings = self._make(ask)
         self._sweep()
-        kept = self._kept[turn.id] = Kept(turn, Narrator(turn, on_done))
+        kept = self._kept[turn.id] = Kept(ask.person, turn, Narrator(turn, on_done))
         self._submit(turn, samplings)
         return kept
 
@@ -146,10 +148,10 @@ class TurnBook:
             raise InvalidRequest("the prompt is empty: it holds no tokens", param=field)
         limits = self.limits
         samplings = [resolve(ask.wanted, limits, len(prompt)) for prompt in ask.prompts]
-        self._check_room(ask.person, sum(map(len, samplings)))
+        self._check_room(ask.person.name, sum(map(len, samplings)))
         turn = Turn(
             kind=ask.kind,
-            person=ask.person,
+            person=ask.person.name,
             model=self.manifest.name,
             klass="background" if ask.low_priority else "normal",
             context=limits.context,

@@ -80,7 +80,7 @@ async def show_chat(request: web.Request) -> web.Response:
 async def turn_events(request: web.Request) -> web.StreamResponse:
     """The events of an own turn after number `after`, to its end."""
     after = _number(request, "after", 0)
-    kept: Kept = house_of(request).book.story(request.match_info["turn"], person_of(request).name)
+    kept: Kept = house_of(request).book.story(request.match_info["turn"], person_of(request))
     return await _tell(request, kept.narrator.log.read(int(after)))
 
 
@@ -139,7 +139,7 @@ def _ask(person: Person, options: Options, prompt: list[int]) -> Ask:
     names = set(Wanted.__struct_fields__) & set(Options.__struct_fields__)
     return Ask(
         kind="t",
-        person=person.name,
+        person=person,
         model=options.model,
         prompts=[prompt],
         wanted=Wanted(**{name: getattr(options, name) for name in names}),

@@ -46,7 +46,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     prompt = await chat_tokens(house.book.tokenizer, body.chat_messages())
     ask = Ask(
         kind="chatcmpl",
-        person=person_of(request).name,
+        person=person_of(request),
         model=body.model,
         prompts=[prompt],
         wanted=body.chat_wanted(),
@@ -63,7 +63,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     ids = [await text_tokens(tokenizer, one) if isinstance(one, str) else one for one in prompts]
     ask = Ask(
         kind="cmpl",
-        person=person_of(request).name,
+        person=person_of(request),
         model=body.model,
         prompts=ids,
         wanted=body.completion_wanted(),
