@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,11 @@ import pytest
 
 if TYPE_CHECKING:
     from homebox.library.store import Library
+
+
+def pytest_configure() -> None:
+    """A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
