@@ -1,0 +1,99 @@
+"""Large texts: tokens as ever, made by a process that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from homebox.daemon.text_process import TextProcess
+from homebox.errors import InvalidRequest
+from homebox.text.tokens import Tokenizer
+from homebox.wire.requests import Message
+
+LONG = "the quick brown fox <|im_end|> jumps\n" * 20_000
+
+
+def talk(*contents: str) -> list[Message]:
+    return [Message("user" if i % 2 == 0 else "assistant", text) for i, text in enumerate(contents)]
+
+
+def test_a_large_text_becomes_the_same_tokens_as_in_the_daemon(model: Path) -> None:
+    tokenizer = Tokenizer.load(model)
+    messages = talk(LONG, "It begins")
+    plain = [{"role": m.role, "content": m.content} for m in messages]
+
+    async def ask() -> None:
+        child = TextProcess(model)
+        assert await child.encode(LONG) == tokenizer.encode(LONG)
+        assert await child.render(messages, continue_last=True) == tokenizer.render(plain, continue_last=True)
+        assert await child.render(messages[:1], continue_last=False) == tokenizer.render(plain[:1])
+        await child.close()
+
+    asyncio.run(ask())
+
+
+def test_what_takes_too_long_is_killed_and_refused_and_the_next_request_is_answered(model: Path) -> None:
+    async def ask() -> None:
+        child = TextProcess(model)
+        assert await child.encode("short")
+        first = child.pid
+        child._within_s = 0.02
+        with pytest.raises(InvalidRequest, match=r"more than 0\.02 s"):
+            await child.encode(LONG * 10)
+        assert child.pid is None and first is not None and not Path(f"/proc/{first}").exists()
+        child._within_s = 20.0
+        assert await child.encode("short")
+        await child.close()
+
+    asyncio.run(ask())
+
+
+def test_a_child_that_dies_costs_one_request(model: Path) -> None:
+    async def ask() -> None:
+        child = TextProcess(model)
+        assert await child.encode("short")
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(InvalidRequest, match="broke down"):
+            await child.encode("short")
+        assert await child.encode("short")
+        await child.close()
+
+    asyncio.run(ask())
+
+
+def test_a_client_that_leaves_takes_its_text_with_it(model: Path) -> None:
+    async def ask() -> None:
+        child = TextProcess(model)
+        assert await child.encode("short")
+        asked = asyncio.create_task(child.encode(LONG * 10))
+        await asyncio.sleep(0)  # it has begun
+        while not child._turn.locked():
+            await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert await child.encode("short")
+        await child.close()
+
+    asyncio.run(ask())
+
+
+def test_a_template_that_refuses_does_so_in_its_own_words(model: Path, tmp_path: Path) -> None:
+    strict = shutil.copytree(model, tmp_path / "strict")
+    (strict / "chat_template.jinja").write_text("{{ raise_exception('only on Sundays') }}")
+
+    async def ask() -> None:
+        child = TextProcess(strict)
+        with pytest.raises(InvalidRequest, match="only on Sundays"):
+            await child.render(talk(LONG), continue_last=False)
+        with pytest.raises(InvalidRequest, match="surrogate"):
+            await child.encode("\ud800" * 100)
+        await child.close()
+
+    asyncio.run(ask())
