@@ -81,6 +81,13 @@ class Loaded:
     origin: Mapping[str, str]
 
 
+@dataclass
+class Current:
+    """The settings that hold now: one of these a daemon. A reload replaces them, so who needs one asks here each time."""
+
+    settings: Settings
+
+
 def state_dir(settings: Settings | None = None) -> Path:
     """Where models, keys and chats live: the setting, systemd's STATE_DIRECTORY, /var/lib/homebox for root's
     installed box, else the person's own XDG directory."""
