@@ -19,7 +19,7 @@ from homebox.client.sanitise import clean, safe_json
 from homebox.errors import DaemonUnreachable, HomeboxError, UsageError
 from homebox.service import install as installation
 from homebox.service import standing, systemctl
-from homebox.service.install import Step, Write
+from homebox.service.install import Run, Step, Write
 from homebox.service.standing import State
 from homebox.service.units import SERVICE, SOCKET, Place, drop_ins, machine, person
 
@@ -35,7 +35,7 @@ app = typer.Typer(
 
 User = Annotated[bool, typer.Option("--user", help="The box of your own session, not the machine's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print every file and command, change nothing.")]
-_EXIT = {State.STOPPED: DaemonUnreachable.exit_code, State.FAILED: 1, State.TRIPPED: 1}
+_EXIT = {State.STOPPED: DaemonUnreachable.exit_code} | dict.fromkeys(standing.DOWN, 1)
 
 
 @app.command("install")
@@ -52,17 +52,22 @@ def install(user: User = False, dry_run: DryRun = False) -> None:
       homebox service install --user
     """
     place = _place(user)
-    if not dry_run:
-        systemctl.check_booted()
-        installation.check_root(place, "install")
+    try:
         installation.check_readable(place)
+        if not dry_run:
+            systemctl.check_booted()
+            installation.check_root(place, "install")
+    except UsageError as error:
+        if not dry_run:
+            raise
+        print(clean(f"homebox: a real run would be refused: {error}"), file=sys.stderr)
     missing = installation.model_missing(place)
     steps = installation.install(place, start=not missing)
     changed = any(isinstance(step, Write) and step.due for step in steps)
     was_running = not dry_run and systemctl.show(user)[SERVICE].get("ActiveState") == "active"
     _take(steps, dry_run, user)
     for file in drop_ins(place):
-        print(f"yours      {file}")
+        print(f"{'yours':11} {file}")
     if dry_run:
         return
     if missing:
@@ -95,9 +100,9 @@ def uninstall(user: User = False, dry_run: DryRun = False) -> None:
     _take(steps, dry_run, user)
     left = list(installation.kept(place))
     for what, path in left:
-        print(f"kept       {path} ({what})")
+        print(f"{'kept':11} {path} ({what})")
     for file in drop_ins(place):
-        print(f"kept       {file} (yours)")
+        print(f"{'kept':11} {file} (yours)")
     if left and not dry_run:
         removal = f"rm -r {' '.join(str(path) for _, path in left)}"
         print(
@@ -265,18 +270,20 @@ def _tell(user: bool, verb: str, *arguments: str) -> None:
 
 def _take(steps: list[Step], dry_run: bool, user: bool) -> None:
     for step in steps:
+        verb, thing = step.what
         if not step.due:
-            print(f"unchanged  {step.what.partition(' ')[2]}")
-            continue
-        print(f"{'would' if dry_run else 'now'} {step.what}".ljust(10), flush=True)
-        if dry_run:
-            if isinstance(step, Write):
-                print("".join(f"    {line}\n" for line in step.text.splitlines()), end="")
+            verb = "unchanged"
+        elif dry_run:
+            verb = f"would {verb}"
+        print(f"{verb:11} {thing}", flush=True)
+        if dry_run and step.due and isinstance(step, Write):
+            print("".join(f"    {line}\n" for line in step.text.splitlines()), end="")
+        if dry_run or not step.due:
             continue
         try:
             step.do()
         except HomeboxError as error:
-            raise standing.failure(user, step.what) or error from None
+            raise (standing.failure(user, thing) if isinstance(step, Run) else None) or error from None
 
 
 def _ours(verb: str, user: bool) -> str:

@@ -1,6 +1,6 @@
 """What has to be done so that this machine runs homebox as a service, or no longer does?
 
-A plan is a list of steps; each knows what it would do, whether that is still due, and does it. A second run finds
+A plan is a list of steps; each knows what it is (a verb and its object), whether it is still due, and does it. A second run finds
 nothing due. Drop-ins, state and configuration belong to the machine's owner: nothing here touches them.
 """
 
@@ -31,8 +31,8 @@ class Write:
     text: str
 
     @property
-    def what(self) -> str:
-        return f"write {self.path}"
+    def what(self) -> tuple[str, str]:
+        return "write", str(self.path)
 
     @property
     def due(self) -> bool:
@@ -57,8 +57,8 @@ class Remove:
     path: Path
 
     @property
-    def what(self) -> str:
-        return f"remove {self.path}"
+    def what(self) -> tuple[str, str]:
+        return "remove", str(self.path)
 
     @property
     def due(self) -> bool:
@@ -77,8 +77,8 @@ class Run:
     due: bool
 
     @property
-    def what(self) -> str:
-        return f"run {' '.join(self.argv)}"
+    def what(self) -> tuple[str, str]:
+        return "run", " ".join(self.argv)
 
     def do(self) -> None:
         systemctl.run(self.argv)

@@ -16,9 +16,14 @@ _TRIPPED = ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")
 class State(StrEnum):
     RUNNING = "running"
     LISTENING = "listening"  # the first client starts it
+    STARTING = "starting"
     STOPPED = "stopped"
+    RESTARTING = "restarting"  # it ended, and systemd is about to start it again
     FAILED = "failed"
     TRIPPED = "tripped"  # it failed so often that systemd starts it no more
+
+
+DOWN = (State.RESTARTING, State.FAILED, State.TRIPPED)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -36,10 +41,6 @@ class Standing(msgspec.Struct, frozen=True):
     next_step: str = ""
     last_words: tuple[str, ...] = ()
 
-    @property
-    def well(self) -> bool:
-        return self.state in (State.RUNNING, State.LISTENING)
-
 
 def look(user: bool) -> Standing:
     """Raises NotFound where it is not installed."""
@@ -50,7 +51,7 @@ def look(user: bool) -> Standing:
             "homebox is not installed as a service here", hint=f"{_ours('install', user)} does that."
         )
     state = _state(socket, service)
-    down = state in (State.FAILED, State.TRIPPED)
+    down = state in DOWN
     pid = int(service.get("MainPID") or 0)
     return Standing(
         state=state,
@@ -69,8 +70,11 @@ def look(user: bool) -> Standing:
 
 def failure(user: bool, doing: str) -> HomeboxError | None:
     """What to tell somebody whose `doing` has left the service down; None where it is not."""
-    now = look(user)
-    if now.state not in (State.FAILED, State.TRIPPED):
+    try:
+        now = look(user)
+    except NotFound:
+        return None
+    if now.state not in DOWN:
         return None
     return HomeboxError(
         f"{doing} failed: {now.why}", hint="\n  ".join([now.next_step, "Its last words:", *now.last_words])
@@ -85,7 +89,7 @@ def _state(socket: dict[str, str], service: dict[str, str]) -> State:
     if "failed" in (socket.get("ActiveState"), service.get("ActiveState")):
         return State.FAILED
     if service.get("ActiveState") == "activating":
-        return State.RUNNING
+        return State.RESTARTING if service.get("SubState") == "auto-restart" else State.STARTING
     return State.LISTENING if socket.get("ActiveState") == "active" else State.STOPPED
 
 
@@ -94,7 +98,7 @@ def _why(state: State, socket: dict[str, str], service: dict[str, str]) -> str:
     if state is State.TRIPPED:
         times, within = service.get("StartLimitBurst", "?"), service.get("StartLimitIntervalUSec", "?")
         return f"it crashed {times} times within {within}, so systemd starts it no more ({ended})"
-    if service.get("ActiveState") == "failed":
+    if state is State.RESTARTING or service.get("ActiveState") == "failed":
         return ended
     return f"the socket failed: {socket.get('Result')}"
 
@@ -117,6 +121,8 @@ def _next_step(state: State, user: bool) -> str:
     )
     if state is State.TRIPPED:
         return f"Put right what its last words say, then: {_ours('reset', user)}   (that is `{systemd}` and a start)"
+    if state is State.RESTARTING:
+        return f"systemd is about to start it again; {_ours('status', user).removeprefix('sudo ')} shows how that goes."
     return f"Put right what its last words say, then: {_ours('start', user)}"
 
 

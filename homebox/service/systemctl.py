@@ -62,8 +62,9 @@ def journal_command(user: bool, *arguments: str) -> list[str]:
 
 
 def last_words(user: bool, lines: int = 8) -> list[str]:
-    """The newest lines of the service's journal, oldest first; none where they may not be read."""
-    argv = journal_command(user, "-n", str(lines), "-o", "cat", "--no-pager", "-q")
+    """The newest lines that the daemon wrote, oldest first; none where they may not be read."""
+    ours = f"{'_SYSTEMD_USER_UNIT' if user else '_SYSTEMD_UNIT'}={SERVICE}"  # not what systemd says about it
+    argv = ["journalctl", ours, "-n", str(lines), "-o", "cat", "--no-pager", "-q"]
     try:
         return [line for line in run(argv).splitlines() if line.strip()]
     except HomeboxError:

@@ -40,7 +40,9 @@ class Service:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(machine.path(self.SOCKET))), base_url="http://box", timeout=20
+            transport=httpx.HTTPTransport(uds=str(machine.path(self.SOCKET))),
+            base_url="http://box",
+            timeout=20,
         )
 
     def fresh(self) -> None:
@@ -90,6 +92,10 @@ class Service:
         until(lambda: self.tokens() > before)
         return asking
 
+    def cancel_all(self) -> None:
+        for row in self.http.get("/homebox/streams").json()["streams"]:
+            self.http.delete(f"/homebox/turns/{row['id']}")
+
     def tokens(self) -> int:
         rows = self.http.get("/homebox/streams").json()["streams"]
         return sum(row["tokens_out"] for row in rows)
@@ -135,7 +141,9 @@ def _put_homebox(machine: Machine) -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     venv = "/opt/homebox/venv"
     machine.write(f"{venv}/pyvenv.cfg", f"home = /opt/homebox/python/bin\nversion = {version}\n")
-    machine.write(f"{venv}/lib/python{version}/site-packages/here.pth", "/opt/homebox/src\n/opt/homebox/site\n")
+    machine.write(
+        f"{venv}/lib/python{version}/site-packages/here.pth", "/opt/homebox/src\n/opt/homebox/site\n"
+    )
     machine.path(f"{venv}/bin").mkdir()
     machine.path(f"{venv}/bin/python").symlink_to(f"/opt/homebox/python/bin/python{version}")
     entry = f"#!{venv}/bin/python\nfrom homebox.cli.main import main\nmain()\n"
