@@ -23,6 +23,8 @@ import platformdirs
 from homebox.errors import HomeboxError, NotAllowed, UsageError
 
 SYSTEM_SOCKET = Path("/run/homebox/api.sock")
+SYSTEM_STATE = Path("/var/lib/homebox")
+SYSTEM_UNIT = Path("/etc/systemd/system/homebox.socket")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
 _DEVICES = ("auto", "cpu")  # what the engine of this version can compute on
 _LOG_FORMATS = ("text", "json")
@@ -81,12 +83,26 @@ class Loaded:
     origin: Mapping[str, str]
 
 
+@dataclass
+class Current:
+    """The settings that hold now: one of these a daemon. A reload replaces them, so who needs one asks here each time."""
+
+    settings: Settings
+
+
 def state_dir(settings: Settings | None = None) -> Path:
-    """Where models, keys and chats live: the setting, systemd's STATE_DIRECTORY, /var/lib/homebox for root's
-    installed box, else the person's own XDG directory."""
+    """Where models, keys and chats live: the setting, systemd's STATE_DIRECTORY, /var/lib/homebox where it exists and
+    we are root or its owner (so `sudo homebox ...` means the machine's box), else the person's own XDG directory."""
     named = (settings.state_dir if settings else "") or os.environ.get("HOMEBOX_STATE_DIR", "")
     named = named or os.environ.get("STATE_DIRECTORY", "")
-    return Path(named) if named else Path(platformdirs.user_data_path("homebox"))
+    if named:
+        return Path(named)
+    try:
+        if os.geteuid() in (0, SYSTEM_STATE.stat().st_uid):
+            return SYSTEM_STATE
+    except OSError:
+        pass  # there is none
+    return Path(platformdirs.user_data_path("homebox"))
 
 
 def socket_path(settings: Settings | None = None) -> Path:
@@ -129,12 +145,14 @@ def check_state_dir(state: Path) -> None:
 
 
 def find_socket() -> Path:
-    """The socket that a client should speak to: HOMEBOX_SOCKET, the system's, then the person's own."""
+    """The socket that a client should speak to: HOMEBOX_SOCKET, the machine's, then the person's own. Where both are
+    missing, the one that an installed service would have."""
     if named := os.environ.get("HOMEBOX_SOCKET"):
         return Path(named)
     if SYSTEM_SOCKET.exists():
         return SYSTEM_SOCKET
-    return socket_path()
+    own = socket_path()
+    return SYSTEM_SOCKET if SYSTEM_UNIT.exists() and not own.exists() else own
 
 
 def size_bytes(text: str) -> int:

@@ -47,6 +47,7 @@ def serve(
       homebox serve --listen 0.0.0.0:11480
     """
     import asyncio
+    import faulthandler
 
     from homebox import config as configuration
     from homebox.daemon import logs
@@ -66,7 +67,8 @@ def serve(
     settings = configuration.load(flags, config=config).settings
     logs.configure(settings.log_format)
     if not check:
-        asyncio.run(daemon.run(settings))
+        faulthandler.enable()  # a watchdog's SIGABRT leaves the stack that stood still
+        asyncio.run(daemon.run(settings, reread=lambda: configuration.load(flags, config=config).settings))
         return
     state = configuration.state_dir(settings)
     daemon.check(settings, state)

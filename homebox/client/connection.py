@@ -229,12 +229,14 @@ class Daemon:
                 f"the socket path is {len(os.fsencode(self.socket_path))} bytes long; the limit is {_MAX_PATH_BYTES}",
                 hint="Set HOMEBOX_SOCKET to a shorter path.",
             )
-        start = "sudo systemctl start homebox" if self.socket_path == SYSTEM_SOCKET else "homebox serve"
+        of_machine = self.socket_path == SYSTEM_SOCKET
+        start = "sudo homebox service start" if of_machine else "homebox serve"
         if isinstance(error, FileNotFoundError):
             found = f"no daemon is running: there is no socket at {self.socket_path}"
         else:
             found = f"no daemon answers on {self.socket_path}: {error.strerror or error}"
-        return DaemonUnreachable(found, hint=f"Start it with: {start}")
+        why = "   (why it is down: homebox service status)" if of_machine else ""
+        return DaemonUnreachable(found, hint=f"Start it with: {start}{why}")
 
 
 def from_environment(*, speak_as: str | None = None) -> Daemon:

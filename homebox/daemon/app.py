@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from homebox.config import Settings, size_bytes
+from homebox.config import Current, Settings, size_bytes
 from homebox.daemon.chats import Chats
 from homebox.daemon.door import door
 from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
@@ -62,9 +62,10 @@ def build(
     if settings.step_log:
         observers.append(StepLog(Path(settings.step_log)).frame)
     supervisor = Supervisor(start, command=command, patience=patience, observers=observers)
-    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, settings, on_token=monitor.token)
+    current = Current(settings)
+    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, current, on_token=monitor.token)
     return House(
-        settings=settings,
+        current=current,
         supervisor=supervisor,
         book=book,
         chats=Chats(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from homebox.config import Settings
+from homebox.config import Current, Settings
 from homebox.daemon.chats import Chats
 from homebox.daemon.identity import Identity, Person
 from homebox.daemon.monitor import Monitor
@@ -18,13 +18,18 @@ from homebox.errors import Unauthenticated
 
 @dataclass(frozen=True)
 class House:
-    settings: Settings
+    current: Current
     supervisor: Supervisor
     book: TurnBook
     chats: Chats
     monitor: Monitor
     identity: Identity
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when endless answers should end
+
+    @property
+    def settings(self) -> Settings:
+        """Those that hold now; a reload replaces them."""
+        return self.current.settings
 
 
 HOUSE: web.AppKey[House] = web.AppKey("house", House)

@@ -53,8 +53,12 @@ class Identity:
 
     def __init__(self, keys: Keys, hosts: Sequence[str] = ()) -> None:
         self._keys = keys
-        self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
+        self.allow(hosts)
         self._peers: WeakKeyDictionary[Any, Person] = WeakKeyDictionary()
+
+    def allow(self, hosts: Sequence[str]) -> None:
+        """From now on these are the names, instead of those that were."""
+        self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
 
     def of(self, request: web.Request) -> Person | None:
         """The person, or None for somebody unknown at a public door. Raises Unauthenticated, NotAllowed."""

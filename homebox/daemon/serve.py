@@ -3,19 +3,19 @@
 Opens the Unix socket (and TCP, if it was asked for and a key exists) before the model is loaded, so that clients see
 progress instead of a refusal. An engine that can never start with these settings ends the daemon with what it said,
 because no restart would help. A first signal drains: what runs may finish, new requests are told to come back; a second
-one leaves at once. The socket file is removed by whoever made it.
+one leaves at once, a hang-up reads the configuration again. The socket file is removed by whoever made it: a socket
+that systemd handed over is systemd's, and stays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +26,30 @@ from homebox.config import Settings
 from homebox.daemon.app import application, build
 from homebox.daemon.house import House
 from homebox.daemon.keys import Keys
+from homebox.daemon.listen import bind, handed, parse_address
+from homebox.daemon.notify import Notifier
+from homebox.daemon.pulse import Pulse
+from homebox.daemon.reload import reload_on
 from homebox.daemon.supervisor import WORKER, Patience
 from homebox.errors import UsageError
 
 log = logging.getLogger("homebox.daemon")
 
 SHUTDOWN_S = 3.0
-BACKLOG = 128
 
 
 class Server:
     """A running daemon. `start`, then `stop`, once each."""
 
-    def __init__(self, house: House, path: Path, listen: str = "") -> None:
+    def __init__(
+        self, house: House, path: Path, listen: str = "", *, given: socket.socket | None = None
+    ) -> None:
+        """`given`: a listening socket that somebody else made and keeps, instead of one of our own at `path`."""
         self.house = house
         self.path = path
         self._listen = listen
+        self._given = given
+        self._tcp: web.TCPSite | None = None
         self._inode: int | None = None
         self._runner = web.AppRunner(
             application(house), handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
@@ -52,8 +60,10 @@ class Server:
         """Raises UsageError where an address cannot be opened."""
         await self._runner.setup()
         try:
-            listener = bind(self.path)
-            self._inode = self.path.stat().st_ino
+            listener = self._given
+            if listener is None:
+                listener = bind(self.path)
+                self._inode = self.path.stat().st_ino
             await web.SockSite(self._runner, listener).start()
             if self._listen:
                 await self._open_tcp(*parse_address(self._listen))
@@ -65,6 +75,22 @@ class Server:
         log.info(
             "listening on %s%s", self.path, "".join(f" and {host}:{port}" for host, port in self.addresses)
         )
+
+    async def listen_at(self, address: str) -> None:
+        """Have TCP open there and nowhere else from now on, `""` for nowhere. Answers that are under way at the old
+        address go on to their end. Raises UsageError, and then it is open where it was."""
+        if address == self._listen:
+            return
+        before = self._listen
+        await self._close_tcp()  # first: the same port on another address could not be opened beside it
+        try:
+            if address:
+                await self._open_tcp(*parse_address(address))
+        except UsageError:
+            if before:
+                await self._open_tcp(*parse_address(before))
+            raise
+        self._listen = address
 
     async def drain(self) -> None:
         """Let what runs finish, for as long as the settings say; new requests get 503."""
@@ -79,93 +105,32 @@ class Server:
         await self._close()
 
     async def _open_tcp(self, host: str, port: int) -> None:
+        site = web.TCPSite(self._runner, host, port)
         try:
-            site = web.TCPSite(self._runner, host, port)
             await site.start()
         except OSError as error:
+            await site.stop()
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        self._tcp = site
         self.addresses = [
             tuple(address[:2]) for address in self._runner.addresses if not isinstance(address, str)
         ]
+
+    async def _close_tcp(self) -> None:
+        if self._tcp is None:
+            return
+        await self._tcp.stop()
+        self._tcp, self.addresses = None, []
+        for connection in self._runner.server.connections if self._runner.server else ():
+            at = connection.transport.get_extra_info("sockname") if connection.transport else None
+            if isinstance(at, tuple):  # TCP: a connection that is kept alive would be a door that stayed open
+                connection.close()
 
     async def _close(self) -> None:
         await self._runner.cleanup()
         with contextlib.suppress(OSError):
             if self._inode is not None and self.path.stat().st_ino == self._inode:
                 self.path.unlink()
-
-
-def bind(path: Path) -> socket.socket:
-    """Listen there, for owner and group alone. Raises UsageError if somebody is there, or the place is impossible."""
-    try:
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        with _alone_in(path.parent):
-            _clear(path)
-            return _listen(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot open the socket {path}: {error.strerror or error}",
-            hint="Name another one with --socket.",
-        ) from None
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Two daemons that start at once look at the place one after the other: the second finds the first listening."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o117)
-    try:
-        listener.bind(str(path))
-        listener.listen(BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    return listener
-
-
-def _clear(path: Path) -> None:
-    """Remove a socket file that a dead daemon left behind; never one that somebody listens on."""
-    if not path.exists() and not path.is_symlink():
-        return
-    if not path.is_socket():
-        raise UsageError(f"{path} exists and is not a socket", hint="Name another one with --socket.")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(2.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except FileNotFoundError:
-            return
-        except TimeoutError:
-            pass  # a listener so busy that it does not accept is a listener
-    raise UsageError(
-        f"another daemon is listening on {path}",
-        hint="homebox status asks it; --socket starts one elsewhere.",
-    )
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[::1]:PORT`. Raises UsageError."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(
-            f"{text!r} is not an address", hint='Write it like "127.0.0.1:11480" or "0.0.0.0:11480".'
-        )
-    return host, int(port)
 
 
 def check(settings: Settings, state: Path) -> None:
@@ -197,29 +162,46 @@ async def run(
     command: Sequence[str] = WORKER,
     patience: Patience | None = None,
     ready: Callable[[Server], None] = lambda server: None,
+    reread: Callable[[], Settings] | None = None,
 ) -> None:
-    """Serve until a signal ends it. Raises UsageError, NotAllowed, ModelNotFound or BadFile before anything is open,
-    and what the engine said when it will never run with these settings or this model."""
+    """Serve until a signal ends it. A hang-up applies what `reread` returns; without it, or where it means that our
+    terminal is gone, it ends us like the others. Raises UsageError, NotAllowed, ModelNotFound or BadFile before anything
+    is open, and what the engine said when it will never run with these settings or this model."""
+    notifier, given = Notifier.from_environment(), handed()
     state = config.state_dir(settings)
     check(settings, state)
     house = build(settings, state, command=command, patience=patience)
-    server = Server(house, config.socket_path(settings), settings.listen)
-    asked, at_once = asyncio.Event(), asyncio.Event()
+    path = Path(given.getsockname()) if given else config.socket_path(settings)
+    server, pulse = Server(house, path, settings.listen, given=given), Pulse(house, notifier)
+    asked, at_once, hung_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (at_once if asked.is_set() else asked).set()
 
+    def checked() -> Settings:
+        assert reread is not None
+        found = reread()
+        check(found, state)
+        return found
+
     loop = asyncio.get_running_loop()
+    reloads = reread is not None and not (sys.stdin and sys.stdin.isatty())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set if reloads else on_signal)
     await server.start()
     ready(server)
+    pulse.start()
     try:
-        await _first_of(asked.wait(), house.supervisor.hopeless.wait())
+        await _first_of(
+            asked.wait(), house.supervisor.hopeless.wait(), reload_on(hung_up, server, checked, pulse)
+        )
         if house.supervisor.refused and not asked.is_set():
             raise house.supervisor.refused
         log.info("going down: %d live", len(house.book.live))
+        pulse.going_down()
         await _first_of(server.drain(), at_once.wait())
     finally:
         await server.stop(kill=at_once.is_set())
+        await pulse.stop()
     log.info("gone")

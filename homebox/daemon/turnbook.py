@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from homebox.config import Settings
+from homebox.config import Current, Settings
 from homebox.daemon.answer import Answer
 from homebox.daemon.identity import Person
 from homebox.daemon.narrator import Narrator
@@ -66,7 +66,7 @@ class TurnBook:
         supervisor: Supervisor,
         tokenizer: Tokenizer,
         manifest: Manifest,
-        settings: Settings,
+        current: Current,
         *,
         on_token: Callable[[Turn, float | None], None] = lambda turn, gap_ms: None,
         kept_s: float = KEPT_S,
@@ -75,7 +75,7 @@ class TurnBook:
         self.tokenizer = tokenizer
         self._preamble = template_preamble(tokenizer)
         self.manifest = manifest
-        self._settings = settings
+        self._current = current
         self._on_token = on_token
         self._kept_s = kept_s
         self._live: dict[str, Turn] = {}
@@ -84,6 +84,10 @@ class TurnBook:
         self.draining = False
 
     # ---- what is there
+
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
 
     @property
     def live(self) -> Sequence[Turn]:

@@ -21,7 +21,7 @@ from homebox.config import check_state_dir
 from homebox.errors import BadFile, HomeboxError, ModelNotFound, NoSpace, NotAllowed, UsageError
 from homebox.library import manifest as manifests
 from homebox.library.catalogue import how_to_get
-from homebox.library.files import Progress, fingerprint, silent, sync, sync_folder
+from homebox.library.files import Progress, fingerprint, hand_over, silent, sync, sync_folder
 from homebox.library.manifest import Manifest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -141,6 +141,7 @@ class Library:
         """Make a finished directory the model `name`, all at once; the staging directory goes away."""
         target = self.root / check_name(name)
         sync(finished)
+        hand_over(self.root.parent, self.root, finished, *finished.iterdir())
         finished.rename(target)
         sync_folder(self.root)
         shutil.rmtree(self.root / f".staging-{name}", ignore_errors=True)

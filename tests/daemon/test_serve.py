@@ -24,7 +24,8 @@ from homebox import config
 from homebox.cli import people
 from homebox.daemon import logs
 from homebox.daemon.keys import Keys
-from homebox.daemon.serve import bind, parse_address, run
+from homebox.daemon.listen import bind, parse_address
+from homebox.daemon.serve import run
 from homebox.daemon.supervisor import Patience
 from homebox.errors import UsageError
 from homebox.wire import events
