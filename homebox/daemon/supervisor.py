@@ -15,12 +15,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
 from homebox import errors
+from homebox.daemon.blame import blame
 from homebox.daemon.engine_process import EngineProcess
+from homebox.daemon.engine_state import EngineState, Happened, after
+from homebox.daemon.patience import Patience, Retries
+from homebox.daemon.silence import Silence, left_loading, left_working
 from homebox.daemon.streams import Listener, Stream
 from homebox.wire import frames
 
@@ -29,53 +31,7 @@ log = logging.getLogger("homebox.engine")
 WORKER = (sys.executable, "-m", "homebox.engine.worker")
 DEATHS_ALLOWED = 2
 HOPELESS = ("usage_error",)  # a fault that another try with the same settings only repeats
-LOOK_AGAIN_S = 0.5  # how long a silence that seems too long is given once more
 NAMES_AHEAD = 8  # a place names at most so many persons before it
-
-
-class EngineState(StrEnum):
-    STARTING = "starting"
-    LOADING = "loading"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-class Happened(StrEnum):
-    PROGRESS = "progress"  # a Loading frame
-    READY = "ready"
-    DIED = "died"
-    GAVE_UP = "gave up"  # it died too often before it was ready
-    STOPPED = "stopped"
-
-
-# A new engine after a death stays `restarting` until it is ready: what loads then is a loss, not a start.
-_MOVES: dict[Happened, dict[EngineState, EngineState]] = {
-    Happened.PROGRESS: {EngineState.STARTING: EngineState.LOADING},
-    Happened.READY: {state: EngineState.READY for state in EngineState if state is not EngineState.STOPPED},
-    Happened.DIED: {
-        EngineState.STARTING: EngineState.RESTARTING,
-        EngineState.LOADING: EngineState.RESTARTING,
-        EngineState.READY: EngineState.RESTARTING,
-    },
-    Happened.GAVE_UP: {EngineState.RESTARTING: EngineState.FAILED},
-    Happened.STOPPED: dict.fromkeys(EngineState, EngineState.STOPPED),
-}
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long is waited for what, in seconds."""
-
-    stall_s: float = 10.0  # a live stream exists and no frame comes: this, or
-    stall_factor: float = 20.0  # so many times what the running step was predicted to take
-    loading_s: float = 120.0  # no frame while loading
-    backoff_s: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-    healthy_s: float = 60.0  # ready for so long: the next death starts the back-off from its beginning
-    tries: int = 5  # deaths before ready, in a row, until it is called failed
-    retry_failed_s: float = 30.0
-    stop_s: float = 5.0
 
 
 def signal_name(number: int) -> str:
@@ -104,11 +60,9 @@ class Supervisor:
         self._process: EngineProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._watch_timer: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
+        self._silence = Silence(self._silence_left, self._stalled)
         self._steps: dict[int, frames.StepStarted] = {}  # launched and not done
         self._fault: str | None = None
-        self._late = False  # silence was too long once, and is looked at a second time
         self._streams: dict[str, Stream] = {}  # in the order in which they came
         self.state = EngineState.STARTING
         self.ready: frames.Ready | None = None
@@ -145,8 +99,7 @@ class Supervisor:
                 process.kill()
         if self._task:
             await self._task
-        if self._watch_timer:
-            self._watch_timer.cancel()
+        self._silence.stop()
         for stream in self.streams:
             self._end(stream, "cancelled", "the daemon is stopping")
 
@@ -156,12 +109,12 @@ class Supervisor:
             raise self.unavailable()
         stream = Stream(submit, listener)
         if not self._streams:
-            self._heard_at = time.monotonic()  # silence is only a stall from now on
+            self._silence.heard()  # silence is only a stall from now on
         self._streams[stream.id] = stream
         self._admit()
         if not stream.submitted:
             self._tell_places()
-        self._watch()
+        self._silence.watch()
         return stream
 
     def abort(self, stream: Stream) -> None:
@@ -171,7 +124,7 @@ class Supervisor:
         stream.abort()
         if stream.submitted and self._process:
             self._process.send(frames.Abort(stream.id))
-            self._watch()
+            self._silence.watch()
             return
         self._end(stream, "cancelled", "")
         self._admit()
@@ -190,7 +143,7 @@ class Supervisor:
     # ---- one engine after the other
 
     async def _run(self) -> None:
-        rapid = failures = 0
+        retries = Retries(self._patience)
         while not self._stopping.is_set():
             try:
                 ready_for = await self._life()
@@ -203,23 +156,18 @@ class Supervisor:
             if self._stopping.is_set():
                 break
             self.restarts += 1
-            failures = failures + 1 if ready_for is None else 0
-            if ready_for is not None and ready_for >= self._patience.healthy_s:
-                rapid = 0
-            pause = self._patience.backoff_s[min(rapid, len(self._patience.backoff_s) - 1)]
-            rapid += 1
-            if failures >= self._patience.tries or self.refused:
-                self._give_up(failures)
-                pause = self._patience.retry_failed_s
+            pause_s = retries.ended(ready_for)
+            if retries.hopeless or self.refused:
+                self._give_up(retries.failures)
             if self.refused:
                 self.hopeless.set()
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
 
     async def _life(self) -> float | None:
         """One engine, from spawn to burial. Returns for how many seconds it was ready, None if it never was."""
-        self._heard_at = time.monotonic()
+        self._silence.heard()
         self._fault, ready_at = None, None
         try:
             process = self._process = await EngineProcess.spawn(self._command)
@@ -229,11 +177,11 @@ class Supervisor:
         if self._stopping.is_set():
             process.kill()
         process.send(self._start)
-        self._watch()
+        self._silence.watch()
         async for frame in process.frames():
-            self._heard_at = time.monotonic()
+            heard_at = self._silence.heard()
             if isinstance(frame, frames.Ready):
-                ready_at = self._heard_at
+                ready_at = heard_at
             try:
                 self._take(frame)
             except Exception:  # a defect of ours is not the engine's end, and must not become everybody's
@@ -263,7 +211,7 @@ class Supervisor:
             case frames.Ready():
                 self.ready, self.loading, self.detail = frame, None, ""
                 self._move(Happened.READY)
-                self._watch()
+                self._silence.watch()
                 log.info(
                     "engine %d ready on %s: %d blocks of %d",
                     frame.pid,
@@ -370,7 +318,8 @@ class Supervisor:
         self.loading = None
         self._move(Happened.DIED)
         log.warning("the engine is gone: %s; %d live", why, len(self._streams))
-        blamed, suspected = self._blame(had_been_ready)
+        held = [stream for stream in self._streams.values() if stream.submitted]
+        blamed, suspected = blame(self._steps.values(), held) if had_been_ready else (set(), set())
         self._steps.clear()
         for stream in self.streams:
             if stream.aborting:
@@ -390,61 +339,24 @@ class Supervisor:
                 self._tell(stream, stream.lose)
         self._tell_places()
 
-    def _blame(self, had_been_ready: bool) -> tuple[set[str], set[str]]:
-        """For the death of an engine: against whom it counts, and who is tried alone from now on.
-
-        Everybody in a running step counts. Between steps (while planning, or killed from outside) it counts against
-        the suspect that was in, or the only one there was; else anybody may be the cause, and all are tried alone."""
-        in_step = {name for step in self._steps.values() for name in step.requests}
-        if in_step or not had_been_ready:
-            return in_step, in_step
-        held = [stream for stream in self._streams.values() if stream.submitted]
-        certain = [stream for stream in held if stream.suspect] or (held if len(held) == 1 else [])
-        names = {stream.id for stream in certain}
-        return names, names or {stream.id for stream in held}
-
     def _move(self, what: Happened) -> None:
-        before, self.state = self.state, _MOVES[what].get(self.state, self.state)
+        before, self.state = self.state, after(self.state, what)
         if before is not self.state:
             log.info("engine: %s, now %s", what, self.state)
 
     # ---- silence
 
-    def _watch(self) -> None:
-        """Look again when the silence could have become too long; called whenever that moment may come earlier."""
-        if self._watch_timer:
-            self._watch_timer.cancel()
-        left = self._silence_left()
-        self._watch_timer = (
-            None if left is None else asyncio.get_running_loop().call_later(max(left, 0.0), self._look)
-        )
-
-    def _look(self) -> None:
-        left = self._silence_left()
-        if left is None or left > 0 or self._process is None:
-            self._late = False
-            self._watch()
-        elif not self._late:
-            # If it was this loop that stood still (a stopped process, a swapped-out machine), what the engine said
-            # meanwhile is read before we look again.
-            self._late = True
-            self._watch_timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look)
-        else:
-            self._late = False
-            self._fault = f"it stalled: silent for {time.monotonic() - self._heard_at:.1f} s, killed"
-            self._process.kill()
-
     def _silence_left(self) -> float | None:
         """Seconds until the engine counts as stalled; None while its silence means nothing."""
-        now = time.monotonic()
         if self._process is None:
             return None
         if self.state is not EngineState.READY:
-            return self._heard_at + self._patience.loading_s - now
+            return left_loading(self._patience, self._silence.heard_at)
         if not self._streams:
             return None
-        predicted_s = max((step.predicted_ms for step in self._steps.values()), default=0.0) / 1000
-        limit = max(self._patience.stall_s, self._patience.stall_factor * predicted_s)
-        # An abort that is never confirmed is a stall as well, however much is said about others.
-        since = min([self._heard_at, *(s.aborted_at for s in self._streams.values() if s.aborted_at)])
-        return since + limit - now
+        return left_working(self._patience, self._silence.heard_at, self._steps.values(), self.streams)
+
+    def _stalled(self, silent_s: float) -> None:
+        if self._process:
+            self._fault = f"it stalled: silent for {silent_s:.1f} s, killed"
+            self._process.kill()
