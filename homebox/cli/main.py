@@ -42,6 +42,8 @@ COMMANDS = {
     "streams": Entry("homebox.cli.streams:app", "List running and waiting requests, or cancel them."),
     "models": Entry("homebox.cli.models:app", "The models on this machine: list, pull, adopt, remove."),
     "serve": Entry("homebox.cli.serve:serve", "Run the daemon."),
+    "pause": Entry("homebox.cli.pause:pause", "Free the machine for something else; what runs is held."),
+    "resume": Entry("homebox.cli.pause:resume", "End a pause."),
     "people": Entry("homebox.cli.people:app", "Who may use the box over the network: keys."),
     "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),

@@ -16,6 +16,7 @@ class Patience:
     healthy_s: float = 60.0  # ready for so long: the next death starts the back-off from its beginning
     tries: int = 5  # deaths before ready, in a row, until it is called failed
     retry_failed_s: float = 30.0
+    device_s: float = 5.0  # a device that is not there is looked for every so often
     stop_s: float = 5.0
 
 
