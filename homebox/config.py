@@ -41,6 +41,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_answer_tokens": (0, 2**31 - 1),
     "max_context": (0, 2**31 - 1),
     "drain_s": (0, 86400),
+    "idle_unload_s": (0, 30 * 86400),
 }
 MIN_CONTEXT = 16
 _IN_WORDS = {
@@ -71,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_answer_tokens: int = 0  # 0: to the end of the context
     max_context: int = 0  # 0: the model's
     drain_s: float = 20.0
+    idle_unload_s: float = 0.0  # the engine leaves after so long without a request; 0: never
     log_format: str = "text"
     step_log: str = ""  # a file that gets one JSON line for each step of the engine
 

@@ -102,6 +102,18 @@ class Unavailable(HomeboxError):
     code = "engine_unavailable"
 
 
+class Paused(Unavailable):
+    """Somebody has taken the machine for something else; `retry_after_s` says for how long, where that is known."""
+
+    code = "paused"
+
+
+class DeviceMissing(Unavailable):
+    """The device that the settings name is not there (yet)."""
+
+    code = "device_missing"
+
+
 class NotFound(HomeboxError):
     """No such model, chat, turn or stream."""
 

@@ -265,6 +265,7 @@ def engine_line(health: dict[str, Any]) -> str:
         "starting": "the model is loading",
         "loading": "the model is loading",
         "restarting": "the engine is being restarted",
+        "waiting for the GPU": "the engine waits for its GPU",
         "failed": "the engine does not start; homebox doctor says more",
     }.get(str(health.get("state")), "")
     return said and said + loading_step(health)
@@ -293,6 +294,11 @@ def notice(event: events.Event | ConnectionLost) -> str:
     """What a person should know at once, if this event is of that kind."""
     if isinstance(event, events.EngineLost):
         return f"the engine is being restarted; {event.safe_tokens} tokens are safe, the answer goes on"
+    if isinstance(event, events.Paused):
+        return (
+            f"the box is paused {event.pause.words()}; {event.safe_tokens} tokens are safe, the answer goes on after"
+            " homebox resume"
+        )
     if isinstance(event, events.GoingDown):
         return f"the daemon stops in {event.grace_s:.0f} s"
     if isinstance(event, ConnectionLost):

@@ -18,7 +18,7 @@ import typer
 
 from homebox import config
 from homebox.cli import terminal
-from homebox.cli.status import RESTARTING, health, line
+from homebox.cli.status import NO_DEVICE, PAUSED, RESTARTING, UNLOADED, health, line
 from homebox.client import connection
 from homebox.client.sanitise import clean, safe_json
 from homebox.errors import HomeboxError
@@ -125,8 +125,15 @@ def _engine(seen: Seen) -> Finding:
         return Finding("engine", False, "not known: no daemon answers", "Put the socket right first.")
     said = line(seen.health)
     state = seen.health.get("state")
-    if state == "ready":
+    if state in ("ready", UNLOADED):
         return Finding("engine", True, said)
+    if state == NO_DEVICE:
+        fix = (
+            'Does nvidia-smi show it? The engine starts by itself once it is there; else set device = "cpu".'
+        )
+        return Finding("engine", False, said, fix)
+    if state in PAUSED:
+        return Finding("engine", False, said, "homebox resume")
     if state in ("starting", "loading"):
         return Finding("engine", False, said, "Wait for it: homebox status --wait 120")
     if state == RESTARTING:

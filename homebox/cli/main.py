@@ -43,6 +43,8 @@ COMMANDS = {
     "models": Entry("homebox.cli.models:app", "The models on this machine: list, pull, adopt, remove."),
     "serve": Entry("homebox.cli.serve:serve", "Run the daemon."),
     "service": Entry("homebox.cli.service:app", "Run the box as a service of this machine."),
+    "pause": Entry("homebox.cli.pause:pause", "Free the machine for something else; what runs is held."),
+    "resume": Entry("homebox.cli.pause:resume", "End a pause."),
     "people": Entry("homebox.cli.people:app", "Who may use the box over the network: keys."),
     "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),

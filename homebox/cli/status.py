@@ -15,11 +15,14 @@ import typer
 from homebox.cli import terminal
 from homebox.client import connection
 from homebox.client.sanitise import clean, safe_json
-from homebox.errors import DaemonUnreachable, EngineFailed, TimedOut, UsageError
+from homebox.errors import DaemonUnreachable, EngineFailed, Paused, TimedOut, UsageError
 
 READY = "ready"
 RESTARTING = "restarting"
-_ON_THE_WAY = (READY, "starting", "loading")
+PAUSED = ("paused", "pausing")
+NO_DEVICE = "waiting for the GPU"
+UNLOADED = "unloaded"  # the next request loads it
+_ON_THE_WAY = (READY, UNLOADED, "starting", "loading")
 _POLL_S = 0.25
 
 
@@ -31,8 +34,8 @@ def status(
 ) -> int:
     """Is the box up, and is the model loaded?
 
-    Ends with 0 when it is ready or on its way (starting, loading), 1 when its engine is lost (restarting, failed) or
-    the daemon goes down, 3 when no daemon answers, 4 when --wait ran out.
+    Ends with 0 when it is ready or on its way (starting, loading, unloaded until the next request), 1 when its engine
+    is lost (restarting, failed, waiting for the GPU), it is paused or the daemon goes down, 3 when no daemon answers, 4 when --wait ran out.
 
     Examples:
 
@@ -66,7 +69,7 @@ def wait_until_ready(daemon: connection.Daemon, seconds: float) -> dict[str, Any
         late: DaemonUnreachable | TimedOut
         try:
             found = health(daemon)
-            if found.get("state") == READY:
+            if found.get("state") in (READY, UNLOADED):
                 progress.clear()
                 return found
             if found.get("state") == "failed":
@@ -74,6 +77,8 @@ def wait_until_ready(daemon: connection.Daemon, seconds: float) -> dict[str, Any
                     f"the engine does not start: {line(found)}",
                     hint="The daemon's log says more; homebox doctor checks.",
                 )
+            if found.get("state") in PAUSED:
+                raise Paused(f"the box is {line(found)}")
             # A log gets a line a stage, a terminal every step of it.
             progress.show(line(found) if progress.on_terminal else line(found).partition(" (")[0])
             late = TimedOut(
@@ -104,4 +109,6 @@ def line(found: dict[str, Any]) -> str:
         parts.append(f"{'loading ' if restarting else ''}{progress['stage']}{done}")
     elif detail and not restarting:
         parts.append(detail)
+    if state in PAUSED:
+        parts.append("(homebox resume ends it)")
     return clean("  ".join(parts))

@@ -17,7 +17,7 @@ from homebox.wire import events
 
 
 class Phase(StrEnum):
-    """Where an answer is in its life; one moves down this list, except that a lost engine leads back to WAITING."""
+    """Where an answer is in its life; one moves down this list, except that a lost or paused engine leads back to WAITING."""
 
     SENT = "sent"
     WAITING = "waiting"
@@ -46,6 +46,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     stats: events.Stats | None = None
     finished: events.Finished | None = None
     engine_lost: events.EngineLost | None = None  # until the answer goes on
+    paused: events.Paused | None = None  # until the answer goes on
     connection_lost: ConnectionLost | None = None  # until something arrives again
     going_down: events.GoingDown | None = None
 
@@ -83,25 +84,29 @@ def _text(state: ChatState, event: events.Text) -> ChatState:
     if event.offset > have:
         return _with(state, lost=True)
     grown = state.text + event.text[have - event.offset :]
-    return _with(state, text=grown, phase=Phase.WRITING, queue=None, engine_lost=None)
+    return _with(state, text=grown, phase=Phase.WRITING, queue=None, engine_lost=None, paused=None)
 
 
 def _think(state: ChatState, event: events.Think) -> ChatState:
-    return _with(state, think=state.think + event.text, phase=Phase.THINKING, queue=None, engine_lost=None)
+    return _with(
+        state, think=state.think + event.text, phase=Phase.THINKING, queue=None, engine_lost=None, paused=None
+    )
 
 
 def _prefill(state: ChatState, event: events.Prefill) -> ChatState:
     # A replay reads the prompt again; the text that is already here keeps its phase.
     phase = state.phase if state.text or state.think else Phase.READING
-    return _with(state, prefill=event, phase=phase, queue=None)
+    return _with(state, prefill=event, phase=phase, queue=None, paused=None)
 
 
 def _started(state: ChatState, event: events.Started) -> ChatState:
-    return _with(state, phase=Phase.READING if not state.text else Phase.WRITING, queue=None)
+    return _with(state, phase=Phase.READING if not state.text else Phase.WRITING, queue=None, paused=None)
 
 
 def _finished(state: ChatState, event: events.Finished) -> ChatState:
-    return _with(state, finished=event, phase=Phase.DONE, queue=None, engine_lost=None, going_down=None)
+    return _with(
+        state, finished=event, phase=Phase.DONE, queue=None, engine_lost=None, paused=None, going_down=None
+    )
 
 
 def _resync(state: ChatState, event: events.Resync) -> ChatState:
@@ -117,6 +122,9 @@ _APPLY: dict[type, Any] = {
     events.Stats: lambda state, event: _with(state, stats=event),
     events.Finished: _finished,
     events.EngineLost: lambda state, event: _with(state, engine_lost=event, phase=Phase.WAITING),
+    events.Paused: lambda state, event: _with(
+        state, paused=event, engine_lost=None, queue=None, phase=Phase.WAITING
+    ),
     events.GoingDown: lambda state, event: _with(state, going_down=event),
     events.Resync: _resync,
     events.Heartbeat: lambda state, event: state,

@@ -18,7 +18,8 @@ from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
 from homebox.daemon.identity import Identity
 from homebox.daemon.keys import Keys
 from homebox.daemon.monitor import Monitor
-from homebox.daemon.routes import health, native, openai
+from homebox.daemon.power import Power
+from homebox.daemon.routes import health, native, openai, power
 from homebox.daemon.steplog import StepLog
 from homebox.daemon.supervisor import WORKER, Patience, Supervisor
 from homebox.daemon.turnbook import TurnBook
@@ -39,6 +40,8 @@ ROUTES = (
     ("DELETE", "/homebox/turns/{turn}", native.cancel_turn),
     ("GET", "/homebox/streams", native.streams),
     ("GET", "/homebox/monitor", native.monitor),
+    ("POST", "/homebox/pause", power.pause),
+    ("POST", "/homebox/resume", power.resume),
 )
 
 
@@ -71,6 +74,7 @@ def build(
         chats=Chats(),
         monitor=monitor,
         identity=Identity(Keys(state), settings.allowed_hosts),
+        power=Power(supervisor, state, drain_s=settings.drain_s, idle_unload_s=settings.idle_unload_s),
     )
 
 

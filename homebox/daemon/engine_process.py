@@ -12,6 +12,7 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
@@ -27,7 +28,8 @@ _READ_BYTES = 256 * 1024
 
 
 class EngineProcess:
-    """One life. `last_words` are the newest lines that the child wrote to stdout or stderr, oldest first."""
+    """One life. `last_words` are the newest lines that the child wrote to stdout or stderr, oldest first; `ready_at`
+    is when it said that it is ready, `dismissed` that its end was asked for. Times by `time.monotonic`."""
 
     def __init__(
         self,
@@ -39,6 +41,9 @@ class EngineProcess:
         self._reader = reader
         self._writer = writer
         self.last_words: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.started_at = time.monotonic()
+        self.ready_at: float | None = None
+        self.dismissed = False
         self._listening = asyncio.create_task(self._listen(), name="engine-output")
 
     @classmethod
@@ -87,6 +92,14 @@ class EngineProcess:
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGKILL)
+
+    async def dismiss(self, within_s: float) -> None:
+        """Ask it to leave, and end it after so long. One that still loads has nothing to finish, and would hear us only
+        when it has loaded: it is ended at once."""
+        self.dismissed = True
+        self.send(frames.Stop())
+        if self.ready_at is None or not within_s or not await self.left(within_s):
+            self.kill()
 
     async def gone(self) -> int:
         """Close our end, end the process if it is still there, and return its exit status (negative: a signal)."""

@@ -11,6 +11,7 @@ from homebox.config import Current, Settings
 from homebox.daemon.chats import Chats
 from homebox.daemon.identity import Identity, Person
 from homebox.daemon.monitor import Monitor
+from homebox.daemon.power import Power
 from homebox.daemon.supervisor import Supervisor
 from homebox.daemon.turnbook import TurnBook
 from homebox.errors import Unauthenticated
@@ -24,6 +25,7 @@ class House:
     chats: Chats
     monitor: Monitor
     identity: Identity
+    power: Power
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when endless answers should end
 
     @property

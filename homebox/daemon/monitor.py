@@ -157,7 +157,7 @@ class Monitor:
     def _blocks(self, supervisor: Supervisor) -> Blocks | None:
         """The block pool; None while there is none."""
         ready = supervisor.ready
-        if ready is None or supervisor.state is not EngineState.READY:
+        if ready is None or supervisor.state not in (EngineState.READY, EngineState.PAUSING):
             return None
         if self._last is None:
             return Blocks(
@@ -178,7 +178,13 @@ class Monitor:
 
 
 def detail(supervisor: Supervisor) -> str:
-    """What a person should know of the engine's state: what it loads, why it was lost, what it fell back to."""
+    """What a person should know of the engine's state: who paused it, what it loads, why it was lost, what it fell back
+    to."""
+    if supervisor.paused:
+        return supervisor.paused.words()
+    if supervisor.state is EngineState.UNLOADED:
+        about = f", in about {supervisor.load_s:.0f} s" if supervisor.load_s else ""
+        return f"asleep; the next request loads the model{about}"
     if supervisor.detail:
         return supervisor.detail
     if loading := supervisor.loading:

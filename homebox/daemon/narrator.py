@@ -13,6 +13,7 @@ from collections.abc import Callable
 from homebox.daemon.eventlog import EventLog
 from homebox.daemon.turns import Turn, Watcher
 from homebox.wire import events
+from homebox.wire.pause import Pause
 
 TEXT_EVERY_S = 0.05
 PREFILL_EVERY_S = 0.1
@@ -46,6 +47,10 @@ class Narrator(Watcher):
     def lost(self) -> None:
         self._flush()
         self.log.append(events.EngineLost(safe_tokens=self._turn.tokens_out))
+
+    def paused(self, pause: Pause) -> None:
+        self._flush()
+        self.log.append(events.Paused(pause=pause, safe_tokens=self._turn.tokens_out))
 
     def going_down(self, grace_s: float) -> None:
         self.log.append(events.GoingDown(grace_s=grace_s))

@@ -24,6 +24,7 @@ from aiohttp import web
 from homebox import config
 from homebox.config import Settings
 from homebox.daemon.app import application, build
+from homebox.daemon.engine_state import DORMANT
 from homebox.daemon.house import House
 from homebox.daemon.keys import Keys
 from homebox.daemon.listen import bind, handed, parse_address
@@ -70,7 +71,7 @@ class Server:
         except BaseException:
             await self._close()
             raise
-        self.house.supervisor.start()
+        self.house.power.start()
         self.house.monitor.watch(self.house.supervisor)
         log.info(
             "listening on %s%s", self.path, "".join(f" and {host}:{port}" for host, port in self.addresses)
@@ -94,12 +95,14 @@ class Server:
 
     async def drain(self) -> None:
         """Let what runs finish, for as long as the settings say; new requests get 503."""
-        await self.house.book.drain(self.house.settings.drain_s)
+        held = self.house.supervisor.state in DORMANT  # nothing can finish without an engine
+        await self.house.book.drain(0.0 if held else self.house.settings.drain_s)
 
     async def stop(self, *, kill: bool = False) -> None:
         """End everything: streams end with what they have, the engine leaves (or is killed), the socket goes."""
         self.house.book.draining = True
         self.house.closing.set()
+        await self.house.power.stop()
         await self.house.supervisor.stop(kill=kill)
         await self.house.monitor.stop()
         await self._close()

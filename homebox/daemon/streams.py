@@ -15,10 +15,11 @@ import msgspec
 
 from homebox.errors import HomeboxError
 from homebox.wire import frames
+from homebox.wire.pause import Pause
 
 
 class Listener(Protocol):
-    """Told in this order: any number of placed, running, progressed and lost, then ended, exactly once."""
+    """Told in this order: any number of placed, running, progressed, lost and paused, then ended, exactly once."""
 
     def placed(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None: ...
 
@@ -27,6 +28,8 @@ class Listener(Protocol):
     def progressed(self, progress: frames.Progress) -> None: ...
 
     def lost(self) -> None: ...
+
+    def paused(self, pause: Pause) -> None: ...
 
     def ended(self, reason: frames.FinishReason, detail: str, error: HomeboxError | None) -> None: ...
 
@@ -119,12 +122,20 @@ class Stream:
         self._made_since = 0
 
     def lose(self) -> None:
-        """The engine that had it is gone."""
+        """The engine that had it is gone, and another follows."""
+        self._leave_engine()
+        self.listener.lost()
+
+    def hold(self, pause: Pause) -> None:
+        """There is no engine until somebody resumes."""
+        self._leave_engine()
+        self.listener.paused(pause)
+
+    def _leave_engine(self) -> None:
         self.submitted = False
         self.prefilled = self.blocks = 0
         if self.phase is not Phase.WAITING:
             self.phase = Phase.REPLAY
-        self.listener.lost()
 
     def abort(self) -> None:
         self.aborted_at = time.monotonic()

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 from homebox.config import Current, Settings
 from homebox.daemon.answer import Answer
+from homebox.daemon.engine_state import CLOSED
 from homebox.daemon.identity import Person
 from homebox.daemon.narrator import Narrator
 from homebox.daemon.prompting import template_preamble
 from homebox.daemon.sampling import Limits, Wanted, resolve
 from homebox.daemon.streams import Phase
-from homebox.daemon.supervisor import EngineState, Supervisor
+from homebox.daemon.supervisor import Supervisor
 from homebox.daemon.turns import Turn, TurnState, Watcher
 from homebox.errors import Busy, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from homebox.library.manifest import Manifest
@@ -201,7 +202,7 @@ class TurnBook:
         """Raises Unavailable while nothing new is taken."""
         if self.draining:
             raise Unavailable("the daemon is going down", hint="It may be back in a moment.", retry_after_s=5)
-        if self._supervisor.state in (EngineState.FAILED, EngineState.STOPPED):
+        if self._supervisor.state in CLOSED:
             raise self._supervisor.unavailable()
 
     def check_model(self, name: str | None) -> None:

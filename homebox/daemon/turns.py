@@ -18,6 +18,7 @@ from homebox.daemon.streams import Phase, Stream
 from homebox.errors import HomeboxError
 from homebox.wire.events import StreamRow, Timing, Usage
 from homebox.wire.frames import Class, FinishReason, Progress, TokenLogprob
+from homebox.wire.pause import Pause
 
 
 class TurnState(StrEnum):
@@ -38,6 +39,8 @@ class Watcher:
     def grew(self) -> None: ...
 
     def lost(self) -> None: ...
+
+    def paused(self, pause: Pause) -> None: ...
 
     def going_down(self, grace_s: float) -> None: ...
 
@@ -106,6 +109,11 @@ class Choice:
         if not self.tokens:
             self.prompt_logprobs.clear()  # the next engine sends them from the start
         self.turn.lost()
+
+    def paused(self, pause: Pause) -> None:
+        if not self.tokens:
+            self.prompt_logprobs.clear()
+        self.turn.paused(self, pause)
 
     def ended(self, reason: FinishReason, detail: str, error: HomeboxError | None) -> None:
         self.close(reason, detail, error)
@@ -201,6 +209,11 @@ class Turn:
     def lost(self) -> None:
         if self.state is TurnState.RUNNING:
             self.watcher.lost()
+
+    def paused(self, choice: Choice, pause: Pause) -> None:
+        """Told once, though each choice hears it."""
+        if self.state is not TurnState.DONE and choice is next(c for c in self.choices if not c.closed):
+            self.watcher.paused(pause)
 
     def choice_closed(self) -> None:
         if self.state is not TurnState.DONE and all(choice.closed for choice in self.choices):

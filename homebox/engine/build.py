@@ -18,7 +18,7 @@ from homebox.engine.budget import StepTime, chunk_load
 from homebox.engine.core import Engine
 from homebox.engine.runner import Runner
 from homebox.engine.scheduler import Limits, Scheduler
-from homebox.errors import UsageError
+from homebox.errors import DeviceMissing, UsageError
 from homebox.kernels.attention import PagedCache
 from homebox.kernels.reference import ReferenceAttention
 from homebox.model.decoder import Decoder
@@ -37,7 +37,10 @@ class Built(NamedTuple):
 
 
 def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> Built:
-    """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be."""
+    """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
+    GPU that is asked for is not there (yet)."""
+    if start.device.startswith("cuda") and not torch.cuda.is_available():
+        raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
     if start.device not in ("auto", "cpu"):
         raise UsageError(
             f"device {start.device!r} is not supported yet; this engine computes on the CPU",

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from homebox.wire.pause import Pause
+
 SCHEMA = 1
 
 
@@ -86,6 +88,13 @@ class EngineLost(Base, frozen=True, kw_only=True, tag="engine_lost"):
     safe_tokens: int
 
 
+class Paused(Base, frozen=True, kw_only=True, tag="paused"):
+    """Somebody has taken the machine; this answer goes on when the box is resumed. `safe_tokens` are kept."""
+
+    pause: Pause
+    safe_tokens: int
+
+
 class GoingDown(Base, frozen=True, kw_only=True, tag="going_down"):
     grace_s: float
 
@@ -101,7 +110,18 @@ class Heartbeat(Base, frozen=True, kw_only=True, tag="heartbeat"):
 
 
 Event = (
-    Queued | Started | Prefill | Think | Text | Stats | Finished | EngineLost | GoingDown | Resync | Heartbeat
+    Queued
+    | Started
+    | Prefill
+    | Think
+    | Text
+    | Stats
+    | Finished
+    | EngineLost
+    | Paused
+    | GoingDown
+    | Resync
+    | Heartbeat
 )
 
 # ---- the whole box
@@ -153,7 +173,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     at: float  # unix seconds
     version: str
     uptime_s: float
-    engine: str  # starting, loading, ready, restarting, failed
+    engine: str  # a state of `daemon/engine_state.py`, or draining
     engine_detail: str = ""
     engine_restarts: int = 0
     model: str | None = None

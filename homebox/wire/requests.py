@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from homebox.wire.pause import Pause
+
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["system", "user", "assistant"]
@@ -58,3 +60,23 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 class TurnCreated(msgspec.Struct, frozen=True, kw_only=True):
     turn: str
     chat: str | None = None
+
+
+class PauseRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`POST /homebox/pause`. `now` holds running answers instead of letting them finish; `for_s` None: until somebody
+    resumes."""
+
+    now: bool = False
+    for_s: float | None = None
+    reason: str = ""
+
+
+class PowerState(msgspec.Struct, frozen=True, kw_only=True):
+    """What `POST /homebox/pause` and `/homebox/resume` answer, at once: `state` moves on after it. `live` requests may
+    finish for `drain_s`, or are held."""
+
+    state: str
+    changed: bool
+    live: int
+    drain_s: float
+    pause: Pause | None = None

@@ -16,8 +16,9 @@ special behaviour in words:
     [[nan]]              ends with finish `error`
     [[deaf]]             never confirms an abort of this request
 
-HOMEBOX_SCRIPT_LOAD in the environment: "fail" (leaves with a Fault while loading), "misfit" (the settings cannot be), "hang" (says nothing), or "wait:PATH" (loads until
-that file exists).
+HOMEBOX_SCRIPT_LOAD in the environment: "fail" (leaves with a Fault while loading), "misfit" (the settings cannot be),
+"hang" (says nothing), "wait:PATH" (loads until that file exists), or "no_device:PATH" (leaves with a Fault while it
+does not). HOMEBOX_SCRIPT_DEVICE is the device that it says it has.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class ScriptedEngine:
         self.words = [i for i in range(self.vocab) if re.fullmatch(r" ?[a-z]+", self.tokenizer.decode([i]))]
         self.send(
             frames.Ready(
-                pid=os.getpid(), device="cpu", max_context=self.context, vocab_size=self.vocab, block_size=BLOCK,
+                pid=os.getpid(), device=os.environ.get("HOMEBOX_SCRIPT_DEVICE", "cpu"), max_context=self.context, vocab_size=self.vocab, block_size=BLOCK,
                 total_blocks=TOTAL_BLOCKS, kv_bytes=1 << 20, weight_bytes=1 << 20,
                 max_running=self.start.max_running, attention="scripted",
             )
@@ -116,6 +117,9 @@ class ScriptedEngine:
             raise SystemExit(3)
         if how == "misfit":
             self.send(frames.Fault("usage_error", "device 'tpu' is not supported yet"))
+            raise SystemExit(1)
+        if how == "no_device" and not Path(path).exists():
+            self.send(frames.Fault("device_missing", "torch sees no GPU for device 'cuda'"))
             raise SystemExit(1)
         while how == "wait" and not Path(path).exists():
             self.send(frames.Loading("weights", 2, 3))

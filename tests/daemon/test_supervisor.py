@@ -17,6 +17,7 @@ from homebox.daemon.streams import Stream
 from homebox.daemon.supervisor import EngineState, Patience, Supervisor
 from homebox.errors import EngineFailed, HomeboxError, Unavailable, UsageError
 from homebox.wire import frames
+from homebox.wire.pause import Pause
 
 SCRIPT = (sys.executable, str(Path(__file__).with_name("scripted_engine.py")))
 QUICK = Patience(stall_s=1.0, backoff_s=(0.0, 0.05, 0.1), tries=3, retry_failed_s=0.3)
@@ -30,6 +31,7 @@ class Ear:
         self.logprobs = 0
         self.places: list[tuple[int, tuple[str, ...]]] = []
         self.losses = 0
+        self.pauses: list[Pause] = []
         self.ends: list[tuple[str, str, HomeboxError | None]] = []
         self.ended_at = 0.0
 
@@ -44,6 +46,9 @@ class Ear:
 
     def lost(self) -> None:
         self.losses += 1
+
+    def paused(self, pause: Pause) -> None:
+        self.pauses.append(pause)
 
     def ended(self, reason: frames.FinishReason, detail: str, error: HomeboxError | None) -> None:
         self.ends.append((reason, detail, error))

@@ -108,7 +108,12 @@ def test_the_socket_closing_in_the_middle_of_an_answer_ends_the_process(
     "start, complaint",
     [
         (Start("/nowhere"), "no config.json"),
-        (Start("/nowhere", device="cuda"), "not supported yet"),
+        (Start("/nowhere", device="tpu"), "not supported yet"),
+        pytest.param(
+            Start("/nowhere", device="cuda"),
+            "sees no GPU",
+            marks=pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU"),
+        ),
         (Start("/nowhere", version=99), "version 99"),
     ],
 )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 import homebox
+from homebox.daemon.engine_state import CLOSED
 from homebox.daemon.house import PERSON, House, house_of
 from homebox.daemon.monitor import detail
 from homebox.daemon.supervisor import EngineState
 
-LOST = (EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED)
+LOST = CLOSED | {EngineState.RESTARTING, EngineState.NO_DEVICE}
 
 
 async def health(request: web.Request) -> web.Response:
-    """200 while it starts, loads or serves; 503 when the engine is lost or the daemon goes down."""
+    """200 while it starts, loads, serves or sleeps until the next request; 503 when the engine is lost, the box is
+    paused or the daemon goes down."""
     house = house_of(request)
     person = request.get(PERSON)
     draining = house.book.draining
@@ -26,13 +29,20 @@ async def health(request: web.Request) -> web.Response:
     if person is not None and person.local:
         body |= {"engine_pid": house.supervisor.pid, "restarts": house.supervisor.restarts}
     lost = draining or house.supervisor.state in LOST
-    headers = {"Retry-After": "5"} if lost else {}
+    headers = {"Retry-After": _retry_after(house)} if lost else {}
     return web.Response(
         status=503 if lost else 200,
         body=msgspec.json.encode(body),
         content_type="application/json",
         headers=headers,
     )
+
+
+def _retry_after(house: House) -> str:
+    """Seconds: what is left of a pause, else a moment."""
+    if house.book.draining or house.supervisor.paused is None:
+        return "5"
+    return str(max(1, math.ceil(house.supervisor.unavailable().retry_after_s or 0)))
 
 
 def _known(house: House) -> dict[str, Any]:
@@ -43,6 +53,7 @@ def _known(house: House) -> dict[str, Any]:
         "detail": detail(house.supervisor),
         "model": house.book.manifest.name,
         "progress": progress,
+        "pause": house.supervisor.paused,
         "device": ready.device if ready else None,
         "running": snapshot.running,
         "waiting": snapshot.waiting,
