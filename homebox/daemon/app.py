@@ -13,15 +13,19 @@ from aiohttp import web
 
 from homebox.config import Settings, size_bytes
 from homebox.daemon.chats import Chats
-from homebox.daemon.door import door
+from homebox.daemon.door import door, mark
 from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
 from homebox.daemon.identity import Identity
 from homebox.daemon.keys import Keys
+from homebox.daemon.limits import Limits
 from homebox.daemon.monitor import Monitor
-from homebox.daemon.routes import health, native, openai
+from homebox.daemon.people import Household
+from homebox.daemon.routes import health, native, openai, people
 from homebox.daemon.steplog import StepLog
 from homebox.daemon.supervisor import WORKER, Patience, Supervisor
 from homebox.daemon.turnbook import TurnBook
+from homebox.daemon.usage import Usage
+from homebox.daemon.warden import Warden
 from homebox.library.store import Library
 from homebox.text.tokens import Tokenizer
 from homebox.wire import frames
@@ -39,6 +43,14 @@ ROUTES = (
     ("DELETE", "/homebox/turns/{turn}", native.cancel_turn),
     ("GET", "/homebox/streams", native.streams),
     ("GET", "/homebox/monitor", native.monitor),
+    ("GET", "/homebox/me", people.me),
+    ("GET", "/homebox/usage", people.usage),
+    ("GET", "/homebox/people", people.everybody),
+    ("PUT", "/homebox/people/{person}", people.set_person),
+    ("DELETE", "/homebox/people/{person}", people.remove_person),
+    ("GET", "/homebox/keys", people.keys),
+    ("POST", "/homebox/keys", people.new_key),
+    ("DELETE", "/homebox/keys/{id}", people.revoke_key),
 )
 
 
@@ -62,20 +74,28 @@ def build(
     if settings.step_log:
         observers.append(StepLog(Path(settings.step_log)).frame)
     supervisor = Supervisor(start, command=command, patience=patience, observers=observers)
-    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, settings, on_token=monitor.token)
+    keys, household, usage = Keys(state), Household(state, settings.roles), Usage(state)
+    limits = Limits(usage)
+    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, settings, limits, on_token=monitor.token)
     return House(
         settings=settings,
         supervisor=supervisor,
         book=book,
         chats=Chats(),
         monitor=monitor,
-        identity=Identity(Keys(state), settings.allowed_hosts),
+        identity=Identity(keys, household, settings.allowed_hosts, settings.allowed_origins),
+        keys=keys,
+        people=household,
+        usage=usage,
+        limits=limits,
+        warden=Warden(keys, book),
     )
 
 
 def application(house: House) -> web.Application:
     app = web.Application(middlewares=[door], client_max_size=MAX_BODY_BYTES)
     app[HOUSE] = house
+    app.on_response_prepare.append(mark)
     for method, path, handler in ROUTES:
         app.router.add_route(method, path, handler)
         app.router.add_route(method, "/k/{key}" + path, handler)
