@@ -42,7 +42,9 @@ COMMANDS = {
     "streams": Entry("homebox.cli.streams:app", "List running and waiting requests, or cancel them."),
     "models": Entry("homebox.cli.models:app", "The models on this machine: list, pull, adopt, remove."),
     "serve": Entry("homebox.cli.serve:serve", "Run the daemon."),
-    "people": Entry("homebox.cli.people:app", "Who may use the box over the network: keys."),
+    "people": Entry("homebox.cli.people:app", "Who may do what: roles, limits, keys."),
+    "whoami": Entry("homebox.cli.whoami:whoami", "For whom the daemon takes you, and what you may do."),
+    "usage": Entry("homebox.cli.usage:usage", "Requests and tokens by day and person."),
     "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }
