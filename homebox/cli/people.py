@@ -275,7 +275,9 @@ def described(row: PersonRow) -> list[str]:
         "tokens_per_minute": f"{row.tokens_minute} used",
         "tokens_per_day": f"{row.tokens_today} used",
     }
-    cells = [("  " + name, value, used.get(name, "")) for name, value in rule_words.lines(row.rules)]
+    cells = []
+    for name, value in rule_words.lines(row.rules):
+        cells.append((f"  {name}", f"{value}  ({used[name]})" if name in used else value))
     lines = rule_words.table(cells) if cells else ["  no limits"]
     return [f"{row.name}  {row.role}", *lines, f"  {row.tokens_today} tokens today"]
 

@@ -6,7 +6,8 @@ and under `/k/{key}`, for software that cannot send headers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -55,7 +56,12 @@ ROUTES = (
 
 
 def build(
-    settings: Settings, state: Path, *, command: Sequence[str] = WORKER, patience: Patience | None = None
+    settings: Settings,
+    state: Path,
+    *,
+    command: Sequence[str] = WORKER,
+    patience: Patience | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> House:
     """Raises ModelNotFound or BadFile where the model cannot be used."""
     library = Library(state)
@@ -74,8 +80,9 @@ def build(
     if settings.step_log:
         observers.append(StepLog(Path(settings.step_log)).frame)
     supervisor = Supervisor(start, command=command, patience=patience, observers=observers)
-    keys, household, usage = Keys(state), Household(state, settings.roles), Usage(state)
-    limits = Limits(usage)
+    keys, household = Keys(state), Household(state, settings.roles)
+    usage = Usage(state, clock=clock)
+    limits = Limits(usage, clock=clock)
     book = TurnBook(supervisor, Tokenizer.load(folder), manifest, settings, limits, on_token=monitor.token)
     return House(
         settings=settings,
@@ -83,12 +90,12 @@ def build(
         book=book,
         chats=Chats(),
         monitor=monitor,
-        identity=Identity(keys, household, settings.allowed_hosts, settings.allowed_origins),
+        identity=Identity(keys, household, settings.allowed_hosts, settings.allowed_origins, clock=clock),
         keys=keys,
         people=household,
         usage=usage,
         limits=limits,
-        warden=Warden(keys, book),
+        warden=Warden(keys, book, clock=clock),
     )
 
 

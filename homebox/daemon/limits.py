@@ -101,13 +101,12 @@ class Limits:
         if rules.tokens_per_day and used >= rules.tokens_per_day:
             raise _used_up("day", person, rules.tokens_per_day, used, _until_midnight_s(now))
 
-    def answer_cap(self, person: Person, prompt_tokens: int, general: int) -> int:
-        """Most tokens of one answer, 0 for no cap: the owner's general one, the person's, and what is left of the day
-        if the whole prompt has to be computed."""
+    def answer_cap(self, person: Person, general: int) -> int:
+        """Most tokens of one answer, 0 for no cap: the owner's general one, the person's, and what is left of the
+        day. `step` looks again while it is made, because others of the same person may be made meanwhile."""
         caps = [cap for cap in (general, person.rules.max_answer_tokens) if cap]
         if person.rules.tokens_per_day:
-            left = person.rules.tokens_per_day - self._usage.today(person.name) - prompt_tokens
-            caps.append(max(1, left))
+            caps.append(max(1, person.rules.tokens_per_day - self._usage.today(person.name)))
         return min(caps, default=0)
 
     def _check_hours(self, person: Person, now: float) -> None:
@@ -135,13 +134,18 @@ class Limits:
         self._usage.add(person.name, person.key, Counts(requests=1))
 
     def step(self, turn: Turn) -> None:
-        """A step has given `turn` tokens: count them, and end every answer of a person whose day is used up."""
+        """A step has moved `turn`: count its tokens, and end the answer of a person whose day is used up."""
         if (bill := self._bills.get(turn.id)) is None:
             return
         self._count(turn, bill)
-        limit = bill.person.rules.tokens_per_day
-        if limit and turn.state is not TurnState.DONE and self._usage.today(bill.person.name) >= limit:
+        limit, used = bill.person.rules.tokens_per_day, self._usage.today(bill.person.name)
+        if not limit or used < limit or turn.state is TurnState.DONE:
+            return
+        if turn.tokens_out:
             turn.cut(f"{USED_UP}: {limit}")
+        else:
+            error = _used_up("day", bill.person, limit, used, _until_midnight_s(self._clock()))
+            turn.cancel(USED_UP, error)
 
     def weight(self, turn: Turn) -> float:
         """How much service its person gets beside others, 1 being the usual."""

@@ -154,14 +154,17 @@ class TurnBook:
             field = "prompt" if ask.kind == "cmpl" else "messages"
             raise InvalidRequest("the prompt is empty: it holds no tokens", param=field)
         check_asked(ask.person, ask.wanted, as_messages=ask.as_messages)
-        samplings = [resolve(ask.wanted, self._limits_of(ask, prompt), len(prompt)) for prompt in ask.prompts]
+        limits = self.limits
+        cap = self._people.answer_cap(ask.person, limits.max_answer_tokens)
+        limits = msgspec.structs.replace(limits, max_answer_tokens=cap)
+        samplings = [resolve(ask.wanted, limits, len(prompt)) for prompt in ask.prompts]
         self._check_room(ask.person, sum(map(len, samplings)))
         turn = Turn(
             kind=ask.kind,
             person=ask.person.name,
             model=self.manifest.name,
             klass="background" if ask.low_priority or ask.person.background else "normal",
-            context=self.limits.context,
+            context=limits.context,
             key=ask.person.key,
             abort=self._supervisor.abort,
             on_token=self._on_token,
@@ -219,11 +222,6 @@ class TurnBook:
                 hint="homebox models list shows what is installed.",
                 param="model",
             )
-
-    def _limits_of(self, ask: Ask, prompt: Sequence[int]) -> Limits:
-        limits = self.limits
-        cap = self._people.answer_cap(ask.person, len(prompt), limits.max_answer_tokens)
-        return msgspec.structs.replace(limits, max_answer_tokens=cap)
 
     def _check_room(self, who: Person, streams: int) -> None:
         """The person's limits, and those of the queue, counted beyond the engine's free slots. Raises NotAllowed, and

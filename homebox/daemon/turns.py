@@ -199,6 +199,7 @@ class Turn:
         self.watcher.prefilled(
             sum(stream.prefilled for stream in streams), sum(len(stream.submit.prompt) for stream in streams)
         )
+        self._on_step(self)
 
     def spoke(self, choice: Choice, now: float) -> None:
         gap_ms = (now - choice.last_token_at) * 1000 if choice.last_token_at else None
