@@ -21,6 +21,7 @@ import msgspec
 import platformdirs
 
 from homebox.errors import HomeboxError, NotAllowed, UsageError
+from homebox.rules import Rules, convert_roles
 
 SYSTEM_SOCKET = Path("/run/homebox/api.sock")
 SYSTEM_STATE = Path("/var/lib/homebox")
@@ -28,6 +29,7 @@ SYSTEM_UNIT = Path("/etc/systemd/system/homebox.socket")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
 _DEVICES = ("auto", "cpu")  # what the engine of this version can compute on
 _LOG_FORMATS = ("text", "json")
+_LISTS = ("allowed_hosts", "allowed_origins")
 _MIN_KV_BYTES = 2**20
 _SOCKET_BYTES = 107  # unix(7): sun_path holds 108 with the NUL
 _CORES = os.cpu_count() or 1
@@ -75,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     idle_unload_s: float = 0.0  # the engine leaves after so long without a request; 0: never
     log_format: str = "text"
     step_log: str = ""  # a file that gets one JSON line for each step of the engine
+    allowed_origins: list[str] = []  # web pages from elsewhere that may use TCP, like "https://notes.home"
+    roles: dict[str, Rules] = {}  # [roles.kid] and so on: what a role may do, where its default is not right
 
 
 @dataclass(frozen=True)
@@ -182,10 +186,12 @@ def load(
         if config is None and not file.exists():
             continue
         for key, value in _read(file).items():
+            if key == "roles":  # a file speaks of the roles it names, not of the others
+                value = values.get(key, {}) | convert_roles(value, str(file))
             values[key], origin[key] = value, str(file)
     for key in Settings.__struct_fields__:
         if (name := f"HOMEBOX_{key.upper()}") in environ:
-            value = environ[name].split(",") if key == "allowed_hosts" else environ[name]
+            value = environ[name].split(",") if key in _LISTS else environ[name]
             values[key], origin[key] = value, f"environment {name}"
     for key, value in (flags or {}).items():
         if value is not None:

@@ -94,6 +94,12 @@ class Busy(HomeboxError):
     code = "busy"
 
 
+class LimitReached(Busy):
+    """A limit of this person: too much at once, in this minute, today, or at this hour. `numbers` say which."""
+
+    code = "rate_limit_exceeded"
+
+
 class Unavailable(HomeboxError):
     """The daemon answers, its engine does not (yet, or any more)."""
 

@@ -149,7 +149,12 @@ class PlainText:
             )
             say(f"stopped {by}; what arrived is above" if self._written else f"stopped {by}")
         if finished and finished.reason == "length":
-            say(f"the answer ended at its limit of {finished.usage.completion_tokens} tokens (--max-tokens)")
+            limit = f"its limit of {finished.usage.completion_tokens} tokens (--max-tokens)"
+            say(
+                f"the answer ended here: {finished.detail}"
+                if finished.detail
+                else f"the answer ended at {limit}"
+            )
         if self._sanitiser.removed:
             say(
                 f"{self._sanitiser.removed} terminal control characters were left out of the answer (--json shows them)"

@@ -45,7 +45,9 @@ COMMANDS = {
     "service": Entry("homebox.cli.service:app", "Run the box as a service of this machine."),
     "pause": Entry("homebox.cli.pause:pause", "Free the machine for something else; what runs is held."),
     "resume": Entry("homebox.cli.pause:resume", "End a pause."),
-    "people": Entry("homebox.cli.people:app", "Who may use the box over the network: keys."),
+    "people": Entry("homebox.cli.people:app", "Who may do what: roles, limits, keys."),
+    "whoami": Entry("homebox.cli.whoami:whoami", "For whom the daemon takes you, and what you may do."),
+    "usage": Entry("homebox.cli.usage:usage", "Requests and tokens by day and person."),
     "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }

@@ -241,7 +241,8 @@ class Conversation:
             how = "stopped by you" if stopped else finished.detail or "stopped from elsewhere"
             self.status(f"{how} at {tokens} tokens - kept")
         elif finished.reason == "length":
-            self.status(f"the answer ended at its limit of {tokens} tokens")
+            ended = f"here: {finished.detail}" if finished.detail else f"at its limit of {tokens} tokens"
+            self.status(f"the answer ended {ended}")
         if drawing.removed:
             self.status(f"{drawing.removed} terminal control characters were left out of the answer")
 

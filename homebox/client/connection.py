@@ -138,6 +138,11 @@ class Daemon:
         """Where this daemon is, in words."""
         return self._url.geturl() if self._url else str(self.socket_path)
 
+    @property
+    def remote(self) -> bool:
+        """Whether it is spoken with over the network."""
+        return self._url is not None
+
     def open(
         self,
         method: str,

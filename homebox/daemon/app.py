@@ -6,23 +6,28 @@ and under `/k/{key}`, for software that cannot send headers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
 from homebox.config import Current, Settings, size_bytes
 from homebox.daemon.chats import Chats
-from homebox.daemon.door import door
+from homebox.daemon.door import door, mark
 from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
 from homebox.daemon.identity import Identity
 from homebox.daemon.keys import Keys
+from homebox.daemon.limits import Limits
 from homebox.daemon.monitor import Monitor
 from homebox.daemon.power import Power
-from homebox.daemon.routes import health, native, openai, power
+from homebox.daemon.people import Household
+from homebox.daemon.routes import health, native, openai, people, power
 from homebox.daemon.steplog import StepLog
 from homebox.daemon.supervisor import WORKER, Patience, Supervisor
 from homebox.daemon.turnbook import TurnBook
+from homebox.daemon.usage import Usage
+from homebox.daemon.warden import Warden
 from homebox.library.store import Library
 from homebox.text.tokens import Tokenizer
 from homebox.wire import frames
@@ -42,11 +47,24 @@ ROUTES = (
     ("GET", "/homebox/monitor", native.monitor),
     ("POST", "/homebox/pause", power.pause),
     ("POST", "/homebox/resume", power.resume),
+    ("GET", "/homebox/me", people.me),
+    ("GET", "/homebox/usage", people.usage),
+    ("GET", "/homebox/people", people.everybody),
+    ("PUT", "/homebox/people/{person}", people.set_person),
+    ("DELETE", "/homebox/people/{person}", people.remove_person),
+    ("GET", "/homebox/keys", people.keys),
+    ("POST", "/homebox/keys", people.new_key),
+    ("DELETE", "/homebox/keys/{id}", people.revoke_key),
 )
 
 
 def build(
-    settings: Settings, state: Path, *, command: Sequence[str] = WORKER, patience: Patience | None = None
+    settings: Settings,
+    state: Path,
+    *,
+    command: Sequence[str] = WORKER,
+    patience: Patience | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> House:
     """Raises ModelNotFound or BadFile where the model cannot be used."""
     library = Library(state)
@@ -66,21 +84,30 @@ def build(
         observers.append(StepLog(Path(settings.step_log)).frame)
     supervisor = Supervisor(start, command=command, patience=patience, observers=observers)
     current = Current(settings)
-    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, current, on_token=monitor.token)
+    keys, household = Keys(state), Household(state, settings.roles)
+    usage = Usage(state, clock=clock)
+    limits = Limits(usage, clock=clock)
+    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, current, limits, on_token=monitor.token)
     return House(
         current=current,
         supervisor=supervisor,
         book=book,
         chats=Chats(),
         monitor=monitor,
-        identity=Identity(Keys(state), settings.allowed_hosts),
         power=Power(supervisor, state, drain_s=settings.drain_s, idle_unload_s=settings.idle_unload_s),
+        identity=Identity(keys, household, settings.allowed_hosts, settings.allowed_origins, clock=clock),
+        keys=keys,
+        people=household,
+        usage=usage,
+        limits=limits,
+        warden=Warden(keys, book, clock=clock),
     )
 
 
 def application(house: House) -> web.Application:
     app = web.Application(middlewares=[door], client_max_size=MAX_BODY_BYTES)
     app[HOUSE] = house
+    app.on_response_prepare.append(mark)
     for method, path, handler in ROUTES:
         app.router.add_route(method, path, handler)
         app.router.add_route(method, "/k/{key}" + path, handler)

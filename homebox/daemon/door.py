@@ -16,6 +16,7 @@ from aiohttp import web
 
 from homebox.daemon.house import MAX_BODY_BYTES, PERSON, house_of
 from homebox.daemon.identity import Person
+from homebox.daemon.usage import Counts
 from homebox.errors import (
     ContextLengthExceeded,
     EngineFailed,
@@ -29,6 +30,8 @@ log = logging.getLogger("homebox.daemon")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+WORTH_WAITING_S = 60.0  # clients that try again by themselves do it in seconds
+
 _OPENAI_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -41,11 +44,15 @@ _OPENAI_TYPES = {
 @web.middleware
 async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
     person: Person | None = None
+    house = house_of(request)
+    if (answer := house.identity.origins.preflight(request)) is not None:
+        return answer
     try:
-        person = request[PERSON] = house_of(request).identity.of(request)
+        person = request[PERSON] = house.identity.of(request)
         if request.method in ("POST", "PUT", "PATCH"):
             _check_media_type(request)
-        return await handler(request)
+        with house.warden.watched(person.key if person else None):
+            return await handler(request)
     except HomeboxError as error:
         return refuse(request, error, person)
     except web.HTTPException as error:
@@ -59,15 +66,27 @@ async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
         )
 
 
+async def mark(request: web.Request, response: web.StreamResponse) -> None:
+    """What every answer says besides: to a page that was allowed in, and of the limits of whoever asked for tokens."""
+    house, person = house_of(request), request.get(PERSON)
+    house.identity.origins.mark(request, response)
+    if person is not None and request.method == "POST" and speaks_openai(request):
+        response.headers.update(house.limits.headers(person, house.supervisor.streams))
+
+
 def refuse(
     request: web.Request, error: HomeboxError, person: Person | None, status: int | None = None
 ) -> web.Response:
     """The error as this request's dialect writes it."""
     status = status or error.http_status
+    person = request.get(PERSON, person)  # the body may have named somebody behind an application
+    if person and status in (403, 429):
+        house_of(request).usage.add(person.name, person.key, Counts(refused=1))
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    if (status < 500 and status != 429) or isinstance(error, EngineFailed):
+    late = (error.retry_after_s or 0) > WORTH_WAITING_S
+    if (status < 500 and (status != 429 or late)) or isinstance(error, EngineFailed):
         headers["x-should-retry"] = "false"  # it would end the same way, and clients would try three times
     body = openai_body(error, status) if speaks_openai(request) else {"error": error.as_dict()}
     fields = {

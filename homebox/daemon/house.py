@@ -9,12 +9,17 @@ from aiohttp import web
 
 from homebox.config import Current, Settings
 from homebox.daemon.chats import Chats
-from homebox.daemon.identity import Identity, Person
+from homebox.daemon.identity import ADMIN_GROUP, Identity, Person
+from homebox.daemon.keys import Keys
+from homebox.daemon.limits import Limits
 from homebox.daemon.monitor import Monitor
 from homebox.daemon.power import Power
+from homebox.daemon.people import Household
 from homebox.daemon.supervisor import Supervisor
 from homebox.daemon.turnbook import TurnBook
-from homebox.errors import Unauthenticated
+from homebox.daemon.usage import Usage
+from homebox.daemon.warden import Warden
+from homebox.errors import NotAllowed, Unauthenticated
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,11 @@ class House:
     monitor: Monitor
     identity: Identity
     power: Power
+    keys: Keys
+    people: Household
+    usage: Usage
+    limits: Limits
+    warden: Warden
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when endless answers should end
 
     @property
@@ -48,4 +58,15 @@ def person_of(request: web.Request) -> Person:
     person = request.get(PERSON)
     if person is None:
         raise Unauthenticated("a key is needed")
+    return person
+
+
+def admin_of(request: web.Request) -> Person:
+    """The person, who may administer this box. Raises NotAllowed, Unauthenticated."""
+    person = person_of(request)
+    if not person.admin:
+        raise NotAllowed(
+            f"{person.name} is no administrator",
+            hint=f"Administrators are root, the group {ADMIN_GROUP}, and who has the role admin (with a key: scope admin).",
+        )
     return person

@@ -14,34 +14,58 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from homebox.daemon.keys import PERSON, Keys
+from homebox.daemon.behind import name_behind, named_in
+from homebox.daemon.keys import PERSON, Key, Keys, Scope
+from homebox.daemon.origins import Origins
+from homebox.daemon.people import Household
 from homebox.errors import BadFile, NotAllowed, Unauthenticated, Unavailable, UsageError
+from homebox.rules import Role, Rules
 
 log = logging.getLogger("homebox.daemon")
 
 ADMIN_GROUP = "homebox-admin"
 SPEAK_AS = "X-Homebox-As"
 PUBLIC = frozenset({"/health"})
+NO_RULES = Rules()
 _UCRED = struct.Struct("3i")  # pid, uid, gid
+_CHAT: frozenset[Scope] = frozenset({"chat"})
+
+
+# What a key must be for, by route; every other route needs a key for `chat`. `admin` opens all of them, and what only
+# administrators may do asks for one besides.
+_OPENED_BY: Mapping[str, frozenset[Scope]] = {
+    "/v1/models": frozenset({"chat", "monitor"}),
+    "/v1/models/{model}": frozenset({"chat", "monitor"}),
+    "/homebox/monitor": frozenset({"monitor"}),
+    "/homebox/streams": frozenset({"monitor"}),
+    "/metrics": frozenset({"monitor"}),
+}
 
 
 @dataclass(frozen=True)
 class Person:
     """`local`: on the Unix socket, known by uid. `spoken_by`: the administrator who asks for this person, and who has
-    no right to what the person said. `key`: the id of the key that opened the door."""
+    no right to what the person said. `key`: the id of the key that opened the door. `background`: that key's requests
+    are of the low priority class. `app`: the application that asks for this person, with a key that may; the same as
+    `name` where it named nobody. `rules`: those that hold for this person."""
 
     name: str
     admin: bool
     local: bool
     key: str | None = None
     spoken_by: str | None = None
+    role: Role = "adult"
+    rules: Rules = NO_RULES
+    background: bool = False
+    app: str | None = None
 
     def owns(self, other: Person) -> bool:
         """Whether what `other` made is this one's own: the same person, spoken by the same mouth."""
@@ -51,13 +75,22 @@ class Person:
 class Identity:
     """`hosts` are names that TCP clients may use for this box, beside its address and localhost."""
 
-    def __init__(self, keys: Keys, hosts: Sequence[str] = ()) -> None:
-        self._keys = keys
-        self.allow(hosts)
+    def __init__(
+        self,
+        keys: Keys,
+        people: Household,
+        hosts: Sequence[str] = (),
+        origins: Sequence[str] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys, self._people, self._clock = keys, people, clock
+        self.allow(hosts, origins)
         self._peers: WeakKeyDictionary[Any, Person] = WeakKeyDictionary()
 
-    def allow(self, hosts: Sequence[str]) -> None:
-        """From now on these are the names, instead of those that were."""
+    def allow(self, hosts: Sequence[str], origins: Sequence[str]) -> None:
+        """From now on these are the names and the pages from elsewhere, instead of those that were."""
+        self.origins = Origins(origins)
         self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
 
     def of(self, request: web.Request) -> Person | None:
@@ -67,30 +100,86 @@ class Identity:
             raise Unauthenticated("the connection is gone")
         if connection.family != socket.AF_UNIX:  # a TCP socket would answer SO_PEERCRED with uid -1
             self._check_host(request)
+            self.origins.check(request)
             return self._by_key(request)
         person = self._peers.get(request.transport)
         if person is None:
             person = self._peers[request.transport] = peer(connection)
-        return _speaking_as(request, person)
+        return self._speaking_as(request, self._member(person))
+
+    def behind(self, person: Person, user: str | None) -> Person:
+        """The person behind an application, where the body names one and the headers did not."""
+        if person.app is None or person.name != person.app or not user or not user.strip():
+            return person
+        return self._member(replace(person, name=name_behind(user.strip(), person.app)))
 
     def _by_key(self, request: web.Request) -> Person | None:
-        public = request.path.removeprefix(f"/k/{request.match_info.get('key', '')}") in PUBLIC
-        key = offered_key(request)
-        name = self._person(key) if key else None
-        if name is None and not public:
-            said = "this key opens nothing" if key else "a key is needed"
+        pattern = route_pattern(request)
+        offered = offered_key(request)
+        key = self._key(offered) if offered else None
+        now = self._clock()
+        if key is None or key.expired(now):
+            if pattern in PUBLIC:
+                return None
+            said = (
+                "this key has expired" if key else "this key opens nothing" if offered else "a key is needed"
+            )
             raise Unauthenticated(
                 said,
                 hint="Send it as `Authorization: Bearer KEY`; the owner makes one with `homebox people keys new NAME`.",
             )
-        return None if name is None else _speaking_as(request, Person(name, admin=False, local=False))
+        if pattern not in PUBLIC:
+            _check_scope(key, request.method, pattern)
+        self._keys.used(key, now)
+        app = key.person if key.for_people else None
+        user = named_in(request.headers) if app else None
+        name = name_behind(user, app) if app and user else key.person
+        person = Person(
+            name,
+            admin="admin" in key.scopes,
+            local=False,
+            key=key.id,
+            background=key.background,
+            app=app,
+        )
+        return self._speaking_as(request, self._member(person))
 
-    def _person(self, key: str) -> str | None:
+    def _key(self, offered: str) -> Key | None:
         try:
-            return self._keys.person(key)
+            return self._keys.find(offered)
         except BadFile as error:
             log.error("no key can be checked: %s", error.message)
             raise Unavailable("the daemon cannot read its keys", hint="Its log says why.") from None
+
+    def _member(self, person: Person) -> Person:
+        """The same with role and rules. On the socket the account's own rights count, or the role; with a key the
+        role, if the key may be used for that. Nobody behind an application administers."""
+        try:
+            member = self._people.member(person.name, otherwise=self._keys.usual_role(person.name))
+        except BadFile as error:
+            log.error("nobody's role can be known: %s", error.message)
+            if person.local and person.admin:
+                return replace(person, role="admin")  # somebody must be able to mend it
+            raise Unavailable("the daemon cannot read who is who", hint="Its log says why.") from None
+        by_role = member.role == "admin"
+        admin = (person.admin or by_role) if person.local else (person.admin and by_role)
+        if person.app is not None and person.name != person.app:
+            admin = False
+        return replace(person, admin=admin, role="admin" if admin else member.role, rules=member.rules)
+
+    def _speaking_as(self, request: web.Request, person: Person) -> Person:
+        """An administrator may speak for somebody else, and then has that person's rights and no more."""
+        name = request.headers.get(SPEAK_AS)
+        if name is None:
+            return person
+        if not person.admin:
+            raise NotAllowed(
+                f"{person.name} may not speak for somebody else", hint="Only administrators may."
+            )
+        if not PERSON.fullmatch(name):
+            raise UsageError(f"{name[:80]!r} is not a person's name", param=SPEAK_AS)
+        other = self._member(replace(person, name=name, admin=False, local=False, spoken_by=person.name))
+        return replace(other, admin=False, local=person.local)
 
     def _check_host(self, request: web.Request) -> None:
         """A browser page that had its name pointed at this box sends that name: it is not one of ours."""
@@ -107,6 +196,22 @@ class Identity:
         raise NotAllowed(
             f"this daemon is not called {host[:80]!r}",
             hint="Add the name to allowed_hosts in the configuration.",
+        )
+
+
+def route_pattern(request: web.Request) -> str | None:
+    """The route's pattern, the same with a key in the path and without; None where there is no such route."""
+    resource = request.match_info.route.resource
+    return resource.canonical.removeprefix("/k/{key}") if resource else None
+
+
+def _check_scope(key: Key, method: str, pattern: str | None) -> None:
+    """Deny by default. Raises NotAllowed."""
+    needed = _OPENED_BY.get(pattern or "", _CHAT) if method == "GET" else _CHAT
+    if needed.isdisjoint(key.scopes) and "admin" not in key.scopes:
+        raise NotAllowed(
+            f"this key is for {' and '.join(key.scopes)} only; this needs one for {' or '.join(sorted(needed))}",
+            hint="The owner makes one with `homebox people keys new NAME --scope SCOPE`.",
         )
 
 
@@ -140,15 +245,3 @@ def _administers(entry: pwd.struct_passwd) -> bool:
     except KeyError:
         return False
     return entry.pw_name in group.gr_mem or entry.pw_gid == group.gr_gid
-
-
-def _speaking_as(request: web.Request, person: Person) -> Person:
-    """An administrator may speak for somebody else, and then has that person's rights and no more."""
-    name = request.headers.get(SPEAK_AS)
-    if name is None:
-        return person
-    if not person.admin:
-        raise NotAllowed(f"{person.name} may not speak for somebody else", hint="Only administrators may.")
-    if not PERSON.fullmatch(name):
-        raise UsageError(f"{name[:80]!r} is not a person's name", param=SPEAK_AS)
-    return Person(name, admin=False, local=person.local, key=person.key, spoken_by=person.name)

@@ -1,29 +1,33 @@
-"""Which keys open the TCP port, and whose are they?
+"""Which keys open the TCP port, whose are they, and what do they open?
 
-`<state>/keys.json`, mode 0600, holds each key's public id, the SHA-256 of the whole key and the person it speaks for,
-never the key. Written by `homebox people keys`, read by the daemon, which looks again whenever the file has changed, so
-that a new or revoked key counts at once.
+`<state>/keys.json` holds each key's public id, the SHA-256 of the whole key, the person it speaks for and what it may
+do, never the key. Changed by administrators through the daemon, or by `homebox people keys` where none runs; a new or
+revoked key counts at once. When a key was last used is remembered and written at most once a minute.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
-import os
 import re
 import secrets
 import string
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import msgspec
 
-from homebox.config import check_state_dir
-from homebox.errors import BadFile, NotFound, UsageError
+from homebox.daemon.records import Records
+from homebox.errors import NotFound, UsageError
 
+Scope = Literal["chat", "monitor", "admin"]
+SCOPES: tuple[str, ...] = get_args(Scope)
+USUAL_SCOPES: tuple[Scope, ...] = ("chat", "monitor")
+SCHEMA = 2
+USED_EVERY_S = 60.0
+APP_NAME_CHARACTERS = 32  # of a key that speaks for others: their names end with its own
 _ALPHABET = string.digits + string.ascii_letters
 _ID_LENGTH = 8
 _SECRET_LENGTH = 43  # base62 digits that hold 32 random bytes
@@ -32,98 +36,151 @@ PERSON = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`background`: all its requests are of the low priority class. `for_people`: an application that is trusted to
+    say for whom it asks. Times are unix seconds."""
+
     id: str
     sha256: str
     person: str
-    created: float  # unix seconds
+    created: float
+    scopes: tuple[Scope, ...] = USUAL_SCOPES
+    last_used: float | None = None
+    expires: float | None = None
+    background: bool = False
+    for_people: bool = False
+
+    def expired(self, now: float) -> bool:
+        return self.expires is not None and self.expires <= now
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: list[Key] = []
-    schema: int = 1
+    schema: int = SCHEMA  # 1 had no scopes, expiry and classes: their defaults are what it meant
 
 
 class Keys:
     """The keys of one box."""
 
     def __init__(self, state_dir: Path) -> None:
-        self.path = state_dir / "keys.json"
-        self._stamp: tuple[int, int, int] | None = None
-        self._by_id: dict[str, Key] = {}
+        self._file = Records(state_dir / "keys.json", _File, _File, SCHEMA)
+        self._indexed: tuple[_File, dict[str, Key]] | None = None
+        self._used: dict[str, float] = {}  # not written yet
+        self._used_written = 0.0
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
 
     def all(self) -> list[Key]:
-        """Raises BadFile where the file cannot be read."""
-        return self._read().keys
+        """With the newest `last_used` that is known here. Raises BadFile where the file cannot be read."""
+        return [self._with_use(key) for key in self._file.get().keys]
 
-    def person(self, key: str) -> str | None:
-        """Whom this key speaks for; None if it opens nothing. Takes the same time for every wrong key."""
-        self._refresh()
+    def find(self, key: str) -> Key | None:
+        """What this key is; None if it opens nothing. Takes the same time for every wrong key. Raises BadFile."""
         match = _FORM.fullmatch(key)
-        known = self._by_id.get(match[1]) if match else None
+        known = self.by_id().get(match[1]) if match else None
         expected = known.sha256 if known else "0" * 64
-        same = hmac.compare_digest(hashlib.sha256(key.encode()).hexdigest(), expected)
-        return known.person if known and same else None
+        same = hmac.compare_digest(hashlib.sha256(key.encode(errors="replace")).hexdigest(), expected)
+        return known if known and same else None
 
-    def new(self, person: str) -> str:
+    def by_id(self) -> dict[str, Key]:
+        """All keys there are. Raises BadFile."""
+        content = self._file.get()
+        if self._indexed is None or self._indexed[0] is not content:
+            self._indexed = (content, {key.id: key for key in content.keys})
+        return self._indexed[1]
+
+    def usual_role(self, person: str) -> Literal["adult", "guest"]:
+        """What somebody is who was not entered: a guest, if an application speaks for them. Raises BadFile."""
+        user, _, app = person.rpartition("@")
+        if user and any(key.for_people and key.person == app for key in self.by_id().values()):
+            return "guest"
+        return "adult"
+
+    def new(
+        self,
+        person: str,
+        *,
+        scopes: Sequence[Scope] = USUAL_SCOPES,
+        expires: float | None = None,
+        background: bool = False,
+        for_people: bool = False,
+    ) -> str:
         """Make a key and return it; this is the only time that it is seen. Raises UsageError, or NotAllowed where the
         state directory cannot be written."""
-        if not PERSON.fullmatch(person):
+        check_name(person)
+        if not scopes:
+            raise UsageError("a key without a scope opens nothing", hint=f"Scopes: {', '.join(SCOPES)}.")
+        if for_people and ("@" in person or len(person) > APP_NAME_CHARACTERS):
             raise UsageError(
-                f"{person[:80]!r} is not a person's name", hint="Letters, digits and _ . @ - only."
+                f"{person!r} cannot speak for others: the name has an @ or more than {APP_NAME_CHARACTERS} characters",
+                hint="The people behind it are called NAME@APPLICATION; choose a short name without @.",
             )
+        if expires is not None and not time.time() < expires < 2**53:
+            raise UsageError("the key would be expired already", param="expires")
         number = int.from_bytes(secrets.token_bytes(32))
         name = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
         key = f"hb_{name}_{_base62(number)}"
-        made = Key(name, hashlib.sha256(key.encode()).hexdigest(), person, time.time())
-        with self._changing() as keys:
-            keys.append(made)
+        made = Key(
+            name,
+            hashlib.sha256(key.encode()).hexdigest(),
+            person,
+            time.time(),
+            scopes=tuple(scopes),
+            expires=expires,
+            background=background,
+            for_people=for_people,
+        )
+        with self._file.changing() as write:
+            write(_File([*self._file.get().keys, made]))
         return key
 
     def revoke(self, key_id: str) -> Key:
-        """Raises NotFound."""
-        with self._changing() as keys:
+        """Raises NotFound, and what `new` raises."""
+        with self._file.changing() as write:
+            keys = list(self._file.get().keys)
             found = next((key for key in keys if key.id == key_id), None)
             if found is None:
                 raise NotFound(f"no key {key_id[:80]!r}", hint="homebox people keys list shows them.")
             keys.remove(found)
-        return found
+            write(_File(keys))
+        return self._with_use(found)
 
-    def _refresh(self) -> None:
+    # ---- when were they used?
+
+    def used(self, key: Key, now: float) -> None:
+        self._used[key.id] = now
+
+    def uses_to_write(self, now: float) -> bool:
+        """Whether some are known only here, for long enough."""
+        return bool(self._used) and now - self._used_written >= USED_EVERY_S
+
+    def write_uses(self, now: float) -> None:
+        """Blocks on the disk. Raises OSError, BadFile, NotAllowed; the uses are then kept for the next time."""
+        self._used_written = now
+        used, self._used = self._used, {}
         try:
-            status = self.path.stat()
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-        except OSError:
-            stamp = None
-        if stamp != self._stamp or stamp is None:
-            self._by_id = {key.id: key for key in self._read().keys}
-            self._stamp = stamp
+            with self._file.changing() as write:
+                keys = self._file.get().keys
+                if any(key.id in used for key in keys):
+                    write(
+                        _File(
+                            [msgspec.structs.replace(k, last_used=used.get(k.id, k.last_used)) for k in keys]
+                        )
+                    )
+        except BaseException:
+            self._used = used | self._used
+            raise
 
-    def _read(self) -> _File:
-        try:
-            return msgspec.json.decode(self.path.read_bytes(), type=_File)
-        except FileNotFoundError:
-            return _File()
-        except (OSError, msgspec.DecodeError) as error:
-            raise BadFile(
-                f"{self.path}: {error}", hint="Restore it, or remove it and make new keys."
-            ) from None
+    def _with_use(self, key: Key) -> Key:
+        last = self._used.get(key.id)
+        return key if last is None else msgspec.structs.replace(key, last_used=last)
 
-    @contextmanager
-    def _changing(self) -> Iterator[list[Key]]:
-        """The list, written back whole and at once; two commands at a time wait for each other."""
-        check_state_dir(self.path.parent)
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.path.parent / "keys.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            keys = list(self._read().keys)
-            yield keys
-            partial = self.path.with_suffix(".partial")
-            partial.unlink(missing_ok=True)
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(msgspec.json.format(msgspec.json.encode(_File(keys))) + b"\n")
-                out.flush()
-                os.fsync(out.fileno())
-            partial.replace(self.path)
+
+def check_name(person: str) -> None:
+    """Raises UsageError."""
+    if not PERSON.fullmatch(person):
+        raise UsageError(f"{person[:80]!r} is not a person's name", hint="Letters, digits and _ . @ - only.")
 
 
 def _base62(number: int) -> str:

@@ -31,6 +31,14 @@ def _is_read_each_time(house: House) -> None:
     """Whoever needs it asks `house.settings`."""
 
 
+def _names(house: House) -> None:
+    house.identity.allow(house.settings.allowed_hosts, house.settings.allowed_origins)
+
+
+def _roles(house: House) -> None:
+    house.people.roles = house.settings.roles
+
+
 # What takes a new value while the daemon runs, and how it gets there. `listen` is the server's own affair, because it
 # can fail. Every other key waits for a restart.
 LIVE: Mapping[str, Callable[[House], None]] = {
@@ -40,7 +48,9 @@ LIVE: Mapping[str, Callable[[House], None]] = {
     "max_context": _is_read_each_time,
     "drain_s": _is_read_each_time,
     "listen": _is_read_each_time,
-    "allowed_hosts": lambda house: house.identity.allow(house.settings.allowed_hosts),
+    "allowed_hosts": _names,
+    "allowed_origins": _names,
+    "roles": _roles,
     "log_format": lambda house: logs.configure(house.settings.log_format),
 }
 

@@ -73,6 +73,8 @@ class Server:
             raise
         self.house.power.start()
         self.house.monitor.watch(self.house.supervisor)
+        self.house.usage.start()
+        self.house.warden.start()
         log.info(
             "listening on %s%s", self.path, "".join(f" and {host}:{port}" for host, port in self.addresses)
         )
@@ -106,6 +108,8 @@ class Server:
         await self.house.supervisor.stop(kill=kill)
         await self.house.monitor.stop()
         await self._close()
+        await self.house.warden.stop()
+        await self.house.usage.stop()
 
     async def _open_tcp(self, host: str, port: int) -> None:
         site = web.TCPSite(self._runner, host, port)

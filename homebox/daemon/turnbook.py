@@ -15,11 +15,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from homebox.config import Current, Settings
 from homebox.daemon.answer import Answer
 from homebox.daemon.engine_state import CLOSED
 from homebox.daemon.identity import Person
+from homebox.daemon.limits import Limits as PersonLimits
 from homebox.daemon.narrator import Narrator
+from homebox.daemon.policy import check_asked
 from homebox.daemon.prompting import template_preamble
 from homebox.daemon.sampling import Limits, Wanted, resolve
 from homebox.daemon.streams import Phase
@@ -50,6 +54,7 @@ class Ask:
     wanted: Wanted
     low_priority: bool = False
     reasoning: bool = False
+    as_messages: bool = False  # the prompt is `policy.messages_for` through the template, and nothing else
 
 
 @dataclass(eq=False)
@@ -68,6 +73,7 @@ class TurnBook:
         tokenizer: Tokenizer,
         manifest: Manifest,
         current: Current,
+        people: PersonLimits,
         *,
         on_token: Callable[[Turn, float | None], None] = lambda turn, gap_ms: None,
         kept_s: float = KEPT_S,
@@ -77,6 +83,7 @@ class TurnBook:
         self._preamble = template_preamble(tokenizer)
         self.manifest = manifest
         self._current = current
+        self._people = people
         self._on_token = on_token
         self._kept_s = kept_s
         self._live: dict[str, Turn] = {}
@@ -151,22 +158,28 @@ class TurnBook:
         if not ask.prompts or not all(ask.prompts):
             field = "prompt" if ask.kind == "cmpl" else "messages"
             raise InvalidRequest("the prompt is empty: it holds no tokens", param=field)
+        check_asked(ask.person, ask.wanted, as_messages=ask.as_messages)
         limits = self.limits
+        cap = self._people.answer_cap(ask.person, limits.max_answer_tokens)
+        limits = msgspec.structs.replace(limits, max_answer_tokens=cap)
         samplings = [resolve(ask.wanted, limits, len(prompt)) for prompt in ask.prompts]
-        self._check_room(ask.person.name, sum(map(len, samplings)))
+        self._check_room(ask.person, sum(map(len, samplings)))
         turn = Turn(
             kind=ask.kind,
             person=ask.person.name,
             model=self.manifest.name,
-            klass="background" if ask.low_priority else "normal",
+            klass="background" if ask.low_priority or ask.person.background else "normal",
             context=limits.context,
+            key=ask.person.key,
             abort=self._supervisor.abort,
             on_token=self._on_token,
+            on_step=self._people.step,
             on_free=self._freed,
         )
         for prompt, choices in zip(ask.prompts, samplings, strict=True):
             for sampling in choices:
                 turn.add(self._answer(ask, prompt, sampling), prompt)
+        self._people.opened(turn, ask.person)
         return turn, [sampling for choices in samplings for sampling in choices]
 
     def _submit(self, turn: Turn, samplings: Sequence[frames.Sampling]) -> Turn:
@@ -178,6 +191,7 @@ class TurnBook:
                 prompt=list(choice.prompt),
                 sampling=sampling,
                 klass=turn.klass,
+                weight=self._people.weight(turn),
                 choice=choice.index,
                 shared_prefix=self._vouched(choice.prompt),
             )
@@ -214,15 +228,17 @@ class TurnBook:
                 param="model",
             )
 
-    def _check_room(self, person: str, streams: int) -> None:
-        """The queue limits, counted beyond the engine's free slots. Raises Busy with the numbers."""
-        limit = self._settings.queue_per_person
+    def _check_room(self, who: Person, streams: int) -> None:
+        """The person's limits, and those of the queue, counted beyond the engine's free slots. Raises NotAllowed, and
+        Busy with the numbers."""
+        person, limit = who.name, who.rules.queue or self._settings.queue_per_person
         if streams > min(MAX_STREAMS, self.max_running + limit):
             raise InvalidRequest(
                 f"{streams} answers in one request; at most {min(MAX_STREAMS, self.max_running + limit)} have room",
                 param="n",
             )
         live = self._supervisor.streams
+        self._people.check(who, self.manifest.name, live, streams, self._free_in_s(person))
         waiting = [stream for stream in live if stream.phase is Phase.WAITING]
         free = max(0, self.max_running - (len(live) - len(waiting)))
         mine = sum(stream.submit.person == person for stream in waiting)
@@ -249,6 +265,12 @@ class TurnBook:
         mean = sum(self._durations_s) / len(self._durations_s)
         return min(60, max(1, math.ceil(mean / self.max_running)))
 
+    def _free_in_s(self, person: str) -> float:
+        """When this person's oldest answer may be done: it may be of the usual length."""
+        ages = [time.monotonic() - turn.created_at for turn in self.live if turn.person == person]
+        usual = sum(self._durations_s) / len(self._durations_s) if self._durations_s else 5.0
+        return min(60.0, max(1.0, usual - max(ages, default=0.0)))
+
     # ---- going out
 
     async def cancel(self, turn: Turn, why: str) -> None:
@@ -272,6 +294,7 @@ class TurnBook:
 
     def _freed(self, turn: Turn) -> None:
         self._live.pop(turn.id, None)
+        self._people.freed(turn)
         if turn.started_at and turn.done_at:
             self._durations_s.append(turn.done_at - turn.started_at)
         timing, usage = turn.timing, turn.usage

@@ -131,12 +131,15 @@ class Turn:
         model: str,
         klass: Class,
         context: int,
+        key: str | None = None,
         abort: Callable[[Stream], None],
         on_token: Callable[[Turn, float | None], None] = lambda turn, gap_ms: None,
+        on_step: Callable[[Turn], None] = lambda turn: None,
         on_free: Callable[[Turn], None] = lambda turn: None,
     ) -> None:
         self.id = f"{kind}-{secrets.token_hex(12)}"
         self.person, self.model, self.klass, self.context = person, model, klass, context
+        self.key = key  # the id of the key with which it was asked for
         self.choices: list[Choice] = []
         self.watcher = Watcher()
         self.state = TurnState.WAITING
@@ -152,6 +155,7 @@ class Turn:
         self._live_streams = 0
         self._prompts = 0
         self._abort, self._on_token, self._on_free = abort, on_token, on_free
+        self._on_step = on_step
 
     # ---- making and ending
 
@@ -170,6 +174,12 @@ class Turn:
             return
         for choice in self.choices:
             choice.close("cancelled", why, error)
+            self.release(choice)
+
+    def cut(self, why: str) -> None:
+        """End it where it is: its owner may have no more."""
+        for choice in self.choices:
+            choice.close("length", why)
             self.release(choice)
 
     def release(self, choice: Choice) -> None:
@@ -197,6 +207,7 @@ class Turn:
         self.watcher.prefilled(
             sum(stream.prefilled for stream in streams), sum(len(stream.submit.prompt) for stream in streams)
         )
+        self._on_step(self)
 
     def spoke(self, choice: Choice, now: float) -> None:
         gap_ms = (now - choice.last_token_at) * 1000 if choice.last_token_at else None
@@ -205,6 +216,7 @@ class Turn:
         if first or gap_ms is not None:
             self._on_token(self, gap_ms)
         self.watcher.grew()
+        self._on_step(self)
 
     def lost(self) -> None:
         if self.state is TurnState.RUNNING:

@@ -127,6 +127,7 @@ def running(
     patience: Patience = QUICK,
     ready: bool = True,
     command: Sequence[str] = SCRIPT,
+    clock: Callable[[], float] = time.time,
     **settings: Any,
 ) -> Iterator[Box]:
     """A daemon in this process, its state and socket under `folder`."""
@@ -140,7 +141,7 @@ def running(
     async def main() -> None:
         try:
             server = Server(
-                build(full, state, command=command, patience=patience),
+                build(full, state, command=command, patience=patience, clock=clock),
                 folder / "run" / "api.sock",
                 full.listen,
             )

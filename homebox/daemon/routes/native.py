@@ -19,6 +19,7 @@ from homebox.daemon.chats import alternating
 from homebox.daemon.eventlog import Reader
 from homebox.daemon.house import House, house_of, person_of
 from homebox.daemon.identity import Person
+from homebox.daemon.policy import check_instruction, messages_for
 from homebox.daemon.prompting import chat_tokens
 from homebox.daemon.routes.waiting import until_placed, while_connected
 from homebox.daemon.sampling import Wanted
@@ -36,7 +37,7 @@ async def ask(request: web.Request) -> web.StreamResponse:
     """One question. Leaving cancels it, unless it was detached."""
     house, person = house_of(request), person_of(request)
     body = decode(await request.read(), AskRequest)
-    prompt = await chat_tokens(house.book.tokenizer, body.messages)
+    prompt = await chat_tokens(house.book.tokenizer, messages_for(person, body.messages))
     kept = house.book.open_story(_ask(person, body.options, prompt))
     if body.detach:
         return _json(TurnCreated(turn=kept.turn.id))
@@ -51,6 +52,7 @@ async def new_turn(request: web.Request) -> web.Response:
     body = decode(await request.read(), TurnRequest)
     if not 0 < len(body.key) <= MAX_KEY_CHARACTERS:
         raise InvalidRequest(f"key must have 1 to {MAX_KEY_CHARACTERS} characters", param="key")
+    check_instruction(person, body.system)
     chat = house.chats.open(person.name, request.match_info["chat"], body.system)
     async with chat.asking:
         if (known := chat.turns.get(body.key)) is not None:
@@ -60,7 +62,8 @@ async def new_turn(request: web.Request) -> web.Response:
                 "this chat is still being answered", hint="Stop that answer first, or wait.", retry_after_s=2
             )
         said = Message("user", body.text)
-        prompt = await chat_tokens(house.book.tokenizer, alternating([*chat.messages, said]))
+        history = messages_for(person, alternating([*chat.messages, said]), kept=True)
+        prompt = await chat_tokens(house.book.tokenizer, history)
         messages = chat.messages
         kept = house.book.open_story(
             _ask(person, body.options, prompt), lambda text: messages.append(Message("assistant", text))
@@ -145,6 +148,7 @@ def _ask(person: Person, options: Options, prompt: list[int]) -> Ask:
         wanted=Wanted(**{name: getattr(options, name) for name in names}),
         low_priority=options.priority == "low",
         reasoning=True,
+        as_messages=True,
     )
 
 

@@ -16,7 +16,10 @@ from aiohttp import web
 from homebox.daemon.answer import Delta
 from homebox.daemon.bodies import decode
 from homebox.daemon.door import openai_body
-from homebox.daemon.house import House, house_of, person_of
+from homebox.daemon.house import PERSON, House, house_of, person_of
+from homebox.daemon.identity import Person
+from homebox.daemon.limits import check_model, may_use
+from homebox.daemon.policy import check_fields, messages_for
 from homebox.daemon.prompting import chat_tokens, text_tokens
 from homebox.daemon.routes import openai_shapes as shapes
 from homebox.daemon.routes.openai_requests import ChatBody, CompletionBody, SamplingFields
@@ -31,26 +34,33 @@ KEEP_ALIVE_S = 15.0
 async def models(request: web.Request) -> web.Response:
     """What this daemon serves."""
     book = house_of(request).book
-    return _json({"object": "list", "data": [shapes.model(book.manifest, book.limits.context)]})
+    allowed = may_use(person_of(request).rules, book.manifest.name)
+    found = [shapes.model(book.manifest, book.limits.context)] if allowed else []
+    return _json({"object": "list", "data": found})
 
 
 async def model(request: web.Request) -> web.Response:
     book = house_of(request).book
     book.check_model(request.match_info["model"])
+    check_model(person_of(request), book.manifest.name)
     return _json(shapes.model(book.manifest, book.limits.context))
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     house = house_of(request)
-    body = decode(await request.read(), ChatBody).checked()
-    prompt = await chat_tokens(house.book.tokenizer, body.chat_messages())
+    raw = await request.read()
+    body = decode(raw, ChatBody).checked()
+    person = _speaking_for(request, body.user)
+    check_fields(person, raw)
+    prompt = await chat_tokens(house.book.tokenizer, messages_for(person, body.chat_messages()))
     ask = Ask(
         kind="chatcmpl",
-        person=person_of(request),
+        person=person,
         model=body.model,
         prompts=[prompt],
         wanted=body.chat_wanted(),
         reasoning=True,
+        as_messages=True,
     )
     return await _answer(request, ask, body, _ChatWriter(house, bool(body.logprobs)))
 
@@ -63,7 +73,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     ids = [await text_tokens(tokenizer, one) if isinstance(one, str) else one for one in prompts]
     ask = Ask(
         kind="cmpl",
-        person=person_of(request),
+        person=_speaking_for(request, body.user),
         model=body.model,
         prompts=ids,
         wanted=body.completion_wanted(),
@@ -80,6 +90,12 @@ async def completions(request: web.Request) -> web.StreamResponse:
         body,
         _CompletionWriter(house, body.logprobs is not None, [e for e in echoes for _ in range(each)]),
     )
+
+
+def _speaking_for(request: web.Request, user: str | None) -> Person:
+    """Whoever asks, or the person behind an application that is trusted to name one; from here on that is who it was."""
+    person = request[PERSON] = house_of(request).identity.behind(person_of(request), user)
+    return person
 
 
 async def _answer(

@@ -49,6 +49,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     ignore_eos: bool | None = None
+    user: str | None = None
 
     @property
     def include_usage(self) -> bool:
