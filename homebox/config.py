@@ -45,6 +45,7 @@ _IN_WORDS = {
     "`str`": 'text in quotes, like "2GiB"',
     "`int`": "a whole number",
     "`float`": "a number",
+    "`bool`": "true or false",
     "`array`": 'a list, like ["box.home"]',
 }
 
@@ -70,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_context: int = 0  # 0: the model's
     drain_s: float = 20.0
     log_format: str = "text"
+    metrics_people: bool = True  # /metrics counts by person, with names
     step_log: str = ""  # a file that gets one JSON line for each step of the engine
 
 

@@ -12,16 +12,20 @@ from pathlib import Path
 from aiohttp import web
 
 from homebox.config import Settings, size_bytes
+from homebox.daemon.asked import say_id
+from homebox.daemon.audit import Audit
 from homebox.daemon.chats import Chats
 from homebox.daemon.door import door
 from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
 from homebox.daemon.identity import Identity
 from homebox.daemon.keys import Keys
+from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import Monitor
-from homebox.daemon.routes import health, native, openai
+from homebox.daemon.routes import health, native, openai, operators
 from homebox.daemon.steplog import StepLog
 from homebox.daemon.supervisor import WORKER, Patience, Supervisor
 from homebox.daemon.turnbook import TurnBook
+from homebox.daemon.turns import Turn
 from homebox.library.store import Library
 from homebox.text.tokens import Tokenizer
 from homebox.wire import frames
@@ -39,6 +43,9 @@ ROUTES = (
     ("DELETE", "/homebox/turns/{turn}", native.cancel_turn),
     ("GET", "/homebox/streams", native.streams),
     ("GET", "/homebox/monitor", native.monitor),
+    ("GET", "/homebox/audit", operators.audit),
+    ("GET", "/homebox/config", operators.config),
+    ("GET", "/metrics", operators.metrics),
 )
 
 
@@ -49,7 +56,7 @@ def build(
     library = Library(state)
     manifest = library.read(settings.model)
     folder = library.path(settings.model)
-    monitor = Monitor()
+    monitor, audit, metrics = Monitor(), Audit(state), Metrics(people=settings.metrics_people)
     start = frames.Start(
         model_dir=str(folder),
         device=settings.device,
@@ -58,11 +65,22 @@ def build(
         max_chunk_tokens=settings.max_chunk_tokens,
         threads=settings.threads,
     )
-    observers = [monitor.frame]
+    observers = [monitor.frame, metrics.frame]
     if settings.step_log:
         observers.append(StepLog(Path(settings.step_log)).frame)
     supervisor = Supervisor(start, command=command, patience=patience, observers=observers)
-    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, settings, on_token=monitor.token)
+
+    def on_token(turn: Turn, gap_ms: float | None) -> None:
+        monitor.token(turn, gap_ms)
+        metrics.token(turn, gap_ms)
+
+    def on_end(turn: Turn) -> None:
+        audit.answered(turn)
+        metrics.ended(turn)
+
+    tokenizer = Tokenizer.load(folder)
+    book = TurnBook(supervisor, tokenizer, manifest, settings, on_token=on_token, on_end=on_end)
+    metrics.watch(supervisor, book, monitor)
     return House(
         settings=settings,
         supervisor=supervisor,
@@ -70,12 +88,15 @@ def build(
         chats=Chats(),
         monitor=monitor,
         identity=Identity(Keys(state), settings.allowed_hosts),
+        audit=audit,
+        metrics=metrics,
     )
 
 
 def application(house: House) -> web.Application:
     app = web.Application(middlewares=[door], client_max_size=MAX_BODY_BYTES)
     app[HOUSE] = house
+    app.on_response_prepare.append(say_id)
     for method, path, handler in ROUTES:
         app.router.add_route(method, path, handler)
         app.router.add_route(method, "/k/{key}" + path, handler)

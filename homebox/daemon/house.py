@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from homebox.config import Settings
+from homebox.daemon.audit import Audit
 from homebox.daemon.chats import Chats
 from homebox.daemon.identity import Identity, Person
+from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import Monitor
 from homebox.daemon.supervisor import Supervisor
 from homebox.daemon.turnbook import TurnBook
@@ -24,6 +26,8 @@ class House:
     chats: Chats
     monitor: Monitor
     identity: Identity
+    audit: Audit
+    metrics: Metrics
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when endless answers should end
 
 

@@ -61,7 +61,7 @@ class Server:
             await self._close()
             raise
         self.house.supervisor.start()
-        self.house.monitor.watch(self.house.supervisor)
+        self.house.monitor.watch(self.house.supervisor, self.house.book)
         log.info(
             "listening on %s%s", self.path, "".join(f" and {host}:{port}" for host, port in self.addresses)
         )
@@ -77,6 +77,7 @@ class Server:
         await self.house.supervisor.stop(kill=kill)
         await self.house.monitor.stop()
         await self._close()
+        await asyncio.to_thread(self.house.audit.close)
 
     async def _open_tcp(self, host: str, port: int) -> None:
         try:

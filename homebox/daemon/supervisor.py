@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from homebox import errors
 from homebox.daemon.engine_process import EngineProcess
@@ -84,6 +85,10 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _about(stream: Stream) -> dict[str, Any]:
+    return {"fields": {"stream": stream.id, "request": stream.request}}
 
 
 class Supervisor:
@@ -320,7 +325,7 @@ class Supervisor:
         try:
             what()
         except Exception:
-            log.exception("stream %s cannot be delivered", stream.id)
+            log.exception("stream cannot be delivered", extra=_about(stream))
             self._end(stream, "error", "", errors.EngineFailed("the answer could not be turned into text"))
             if self._process:
                 self._process.send(frames.Abort(stream.id))
@@ -361,7 +366,7 @@ class Supervisor:
         try:
             stream.listener.ended(reason, detail, error)
         except Exception:
-            log.exception("the end of stream %s cannot be delivered", stream.id)
+            log.exception("the end of a stream cannot be delivered", extra=_about(stream))
 
     def _bury(self, why: str) -> None:
         """The engine is gone: count the deaths, end what may not go on, keep the rest for the next one."""
