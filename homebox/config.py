@@ -23,6 +23,7 @@ import platformdirs
 from homebox.errors import HomeboxError, NotAllowed, UsageError
 
 SYSTEM_SOCKET = Path("/run/homebox/api.sock")
+SYSTEM_CONFIG = Path("/etc/homebox")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
 _DEVICES = ("auto", "cpu")  # what the engine of this version can compute on
 _LOG_FORMATS = ("text", "json")
@@ -149,18 +150,23 @@ def size_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
+def files(root: Path = SYSTEM_CONFIG) -> list[Path]:
+    """The daemon's configuration files in the order in which they are read; the first need not exist."""
+    return [root / "config.toml", *sorted((root / "conf.d").glob("*.toml"))]
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     *,
     config: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    root: Path = Path("/etc/homebox"),
+    root: Path = SYSTEM_CONFIG,
 ) -> Loaded:
     """Merge all sources. `flags` holds only what was really given. Raises UsageError."""
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
-    for file in [config] if config else [root / "config.toml", *sorted((root / "conf.d").glob("*.toml"))]:
+    for file in [config] if config else files(root):
         if config is None and not file.exists():
             continue
         for key, value in _read(file).items():
