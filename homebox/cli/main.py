@@ -45,7 +45,7 @@ COMMANDS = {
     "people": Entry("homebox.cli.people:app", "Who may use the box over the network: keys."),
     "audit": Entry("homebox.cli.audit:audit", "Who did what on this box, and when."),
     "config": Entry("homebox.cli.config:app", "Which settings hold, and where they come from."),
-    "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
+    "doctor": Entry("homebox.cli.doctor.command:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }
 

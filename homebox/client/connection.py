@@ -138,6 +138,11 @@ class Daemon:
             self._headers["X-Homebox-As"] = speak_as
 
     @property
+    def remote(self) -> bool:
+        """Whether it is spoken to over TCP, and so is perhaps of another machine."""
+        return self._url is not None
+
+    @property
     def place(self) -> str:
         """Where this daemon is, in words."""
         return self._url.geturl() if self._url else str(self.socket_path)
