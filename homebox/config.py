@@ -26,6 +26,7 @@ from homebox.rules import Rules, convert_roles
 SYSTEM_SOCKET = Path("/run/homebox/api.sock")
 SYSTEM_STATE = Path("/var/lib/homebox")
 SYSTEM_UNIT = Path("/etc/systemd/system/homebox.socket")
+SYSTEM_CONFIG = Path("/etc/homebox")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
 _DEVICES = ("auto", "cpu")  # what the engine of this version can compute on
 _LOG_FORMATS = ("text", "json")
@@ -50,6 +51,7 @@ _IN_WORDS = {
     "`str`": 'text in quotes, like "2GiB"',
     "`int`": "a whole number",
     "`float`": "a number",
+    "`bool`": "true or false",
     "`array`": 'a list, like ["box.home"]',
 }
 
@@ -76,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain_s: float = 20.0
     idle_unload_s: float = 0.0  # the engine leaves after so long without a request; 0: never
     log_format: str = "text"
+    metrics_people: bool = True  # /metrics counts by person, with names
     step_log: str = ""  # a file that gets one JSON line for each step of the engine
     allowed_origins: list[str] = []  # web pages from elsewhere that may use TCP, like "https://notes.home"
     roles: dict[str, Rules] = {}  # [roles.kid] and so on: what a role may do, where its default is not right
@@ -171,18 +174,23 @@ def size_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
+def files(root: Path = SYSTEM_CONFIG) -> list[Path]:
+    """The daemon's configuration files in the order in which they are read; the first need not exist."""
+    return [root / "config.toml", *sorted((root / "conf.d").glob("*.toml"))]
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     *,
     config: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    root: Path = Path("/etc/homebox"),
+    root: Path = SYSTEM_CONFIG,
 ) -> Loaded:
     """Merge all sources. `flags` holds only what was really given. Raises UsageError."""
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
-    for file in [config] if config else [root / "config.toml", *sorted((root / "conf.d").glob("*.toml"))]:
+    for file in [config] if config else files(root):
         if config is None and not file.exists():
             continue
         for key, value in _read(file).items():

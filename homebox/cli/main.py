@@ -48,7 +48,9 @@ COMMANDS = {
     "people": Entry("homebox.cli.people:app", "Who may do what: roles, limits, keys."),
     "whoami": Entry("homebox.cli.whoami:whoami", "For whom the daemon takes you, and what you may do."),
     "usage": Entry("homebox.cli.usage:usage", "Requests and tokens by day and person."),
-    "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
+    "audit": Entry("homebox.cli.audit:audit", "Who did what on this box, and when."),
+    "config": Entry("homebox.cli.config:app", "Which settings hold, and where they come from."),
+    "doctor": Entry("homebox.cli.doctor.command:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }
 

@@ -24,6 +24,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from homebox import errors
+from homebox.client import settings
 from homebox.config import SYSTEM_SOCKET, find_socket
 from homebox.errors import DaemonUnreachable, HomeboxError, NotAllowed, UsageError
 
@@ -115,17 +116,20 @@ class Daemon:
         url: str | None = None,
         key: str | None = None,
         speak_as: str | None = None,
+        url_from: str = "HOMEBOX_URL",
     ) -> None:
         """`url` wins over `socket_path`; with neither, the socket is looked for as `config.find_socket` says.
+        `url_from` is where the URL was said, in words.
 
         Raises UsageError for a URL or a name that cannot be meant."""
-        self._url = _checked_url(url) if url else None
+        self._url_from = url_from
+        self._url = _checked_url(url, url_from) if url else None
         self.socket_path = socket_path or find_socket()
         self._headers = {"Accept": "application/json, application/x-ndjson", "User-Agent": "homebox"}
         if key:
             if not key.isascii() or not key.isprintable():
                 raise UsageError(
-                    "HOMEBOX_KEY holds characters that no key has", hint="Copy the key again, whole."
+                    "the key holds characters that no key has", hint="Copy the key again, whole."
                 )
             self._headers["Authorization"] = f"Bearer {key}"
         if speak_as is not None:
@@ -134,14 +138,14 @@ class Daemon:
             self._headers["X-Homebox-As"] = speak_as
 
     @property
+    def remote(self) -> bool:
+        """Whether it is spoken to over TCP, and so is perhaps of another machine."""
+        return self._url is not None
+
+    @property
     def place(self) -> str:
         """Where this daemon is, in words."""
         return self._url.geturl() if self._url else str(self.socket_path)
-
-    @property
-    def remote(self) -> bool:
-        """Whether it is spoken with over the network."""
-        return self._url is not None
 
     def open(
         self,
@@ -223,7 +227,7 @@ class Daemon:
         if self._url is not None:
             return DaemonUnreachable(
                 f"nobody answers at {self.place}: {error.strerror or error}",
-                hint="Check HOMEBOX_URL, and that the daemon there was started with --listen.",
+                hint=f"Check {self._url_from}, and that the daemon there was started with --listen.",
             )
         if isinstance(error, PermissionError):
             return NotAllowed(
@@ -245,14 +249,17 @@ class Daemon:
 
 
 def from_environment(*, speak_as: str | None = None) -> Daemon:
-    """The daemon that HOMEBOX_URL (with HOMEBOX_KEY) or HOMEBOX_SOCKET names, else the one of this machine."""
-    return Daemon(url=os.environ.get("HOMEBOX_URL"), key=os.environ.get("HOMEBOX_KEY"), speak_as=speak_as)
+    """The daemon that HOMEBOX_URL (with HOMEBOX_KEY) or HOMEBOX_SOCKET names, or the person's own configuration file,
+    else the one of this machine."""
+    found = settings.load()
+    said = found.origin.get("url", "HOMEBOX_URL")
+    return Daemon(url=found.url, key=found.key, socket_path=found.socket, speak_as=speak_as, url_from=said)
 
 
 def own_name() -> str:
     """The name by which the daemon of this machine knows this account; nothing if another is spoken with, where the
     key says who we are."""
-    if os.environ.get("HOMEBOX_URL"):
+    if settings.load().url:
         return ""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -260,14 +267,14 @@ def own_name() -> str:
         return f"uid-{os.getuid()}"
 
 
-def _checked_url(url: str) -> SplitResult:
+def _checked_url(url: str, said_in: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"HOMEBOX_URL is {url!r}", hint="Write it like http://homebox.local:11480")
+        raise UsageError(f"{said_in} is {url!r}", hint="Write it like http://homebox.local:11480")
     return parts
 
 

@@ -13,19 +13,23 @@ from pathlib import Path
 from aiohttp import web
 
 from homebox.config import Current, Settings, size_bytes
+from homebox.daemon.asked import say_id
+from homebox.daemon.audit import Audit
 from homebox.daemon.chats import Chats
 from homebox.daemon.door import door, mark
 from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
 from homebox.daemon.identity import Identity
 from homebox.daemon.keys import Keys
 from homebox.daemon.limits import Limits
+from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import Monitor
-from homebox.daemon.power import Power
 from homebox.daemon.people import Household
-from homebox.daemon.routes import health, native, openai, people, power
+from homebox.daemon.power import Power
+from homebox.daemon.routes import health, native, openai, operators, people, power
 from homebox.daemon.steplog import StepLog
 from homebox.daemon.supervisor import WORKER, Patience, Supervisor
 from homebox.daemon.turnbook import TurnBook
+from homebox.daemon.turns import Turn
 from homebox.daemon.usage import Usage
 from homebox.daemon.warden import Warden
 from homebox.library.store import Library
@@ -55,6 +59,9 @@ ROUTES = (
     ("GET", "/homebox/keys", people.keys),
     ("POST", "/homebox/keys", people.new_key),
     ("DELETE", "/homebox/keys/{id}", people.revoke_key),
+    ("GET", "/homebox/audit", operators.audit),
+    ("GET", "/homebox/config", operators.config),
+    ("GET", "/metrics", operators.metrics),
 )
 
 
@@ -70,7 +77,7 @@ def build(
     library = Library(state)
     manifest = library.read(settings.model)
     folder = library.path(settings.model)
-    monitor = Monitor()
+    monitor, audit, metrics = Monitor(), Audit(state), Metrics(people=settings.metrics_people)
     start = frames.Start(
         model_dir=str(folder),
         device=settings.device,
@@ -79,7 +86,7 @@ def build(
         max_chunk_tokens=settings.max_chunk_tokens,
         threads=settings.threads,
     )
-    observers = [monitor.frame]
+    observers = [monitor.frame, metrics.frame]
     if settings.step_log:
         observers.append(StepLog(Path(settings.step_log)).frame)
     supervisor = Supervisor(start, command=command, patience=patience, observers=observers)
@@ -87,7 +94,18 @@ def build(
     keys, household = Keys(state), Household(state, settings.roles)
     usage = Usage(state, clock=clock)
     limits = Limits(usage, clock=clock)
-    book = TurnBook(supervisor, Tokenizer.load(folder), manifest, current, limits, on_token=monitor.token)
+
+    def on_token(turn: Turn, gap_ms: float | None) -> None:
+        monitor.token(turn, gap_ms)
+        metrics.token(turn, gap_ms)
+
+    def on_end(turn: Turn) -> None:
+        audit.answered(turn)
+        metrics.ended(turn)
+
+    tokenizer = Tokenizer.load(folder)
+    book = TurnBook(supervisor, tokenizer, manifest, current, limits, on_token=on_token, on_end=on_end)
+    metrics.watch(supervisor, book, monitor)
     return House(
         current=current,
         supervisor=supervisor,
@@ -101,6 +119,8 @@ def build(
         usage=usage,
         limits=limits,
         warden=Warden(keys, book, clock=clock),
+        audit=audit,
+        metrics=metrics,
     )
 
 
@@ -108,6 +128,7 @@ def application(house: House) -> web.Application:
     app = web.Application(middlewares=[door], client_max_size=MAX_BODY_BYTES)
     app[HOUSE] = house
     app.on_response_prepare.append(mark)
+    app.on_response_prepare.append(say_id)
     for method, path, handler in ROUTES:
         app.router.add_route(method, path, handler)
         app.router.add_route(method, "/k/{key}" + path, handler)

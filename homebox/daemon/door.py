@@ -1,7 +1,8 @@
 """What does every request pass on its way in, and every error on its way out?
 
-One middleware: who is it, is the body JSON, and, whatever happens behind it, an answer in the shape of the dialect
-that was spoken. An unexpected exception becomes a 500 without its words; those are in the daemon's log.
+One middleware: which request is it and whose, is the body JSON, and, whatever happens behind it, an answer in the
+shape of the dialect that was spoken, and a line for the record. An unexpected exception becomes a 500 without its
+words; where it came from is in the daemon's log.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from homebox.daemon import asked
+from homebox.daemon.asked import Asked
 from homebox.daemon.house import MAX_BODY_BYTES, PERSON, house_of
-from homebox.daemon.identity import Person
 from homebox.daemon.usage import Counts
 from homebox.errors import (
     ContextLengthExceeded,
@@ -43,27 +45,27 @@ _OPENAI_TYPES = {
 
 @web.middleware
 async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
-    person: Person | None = None
+    this = asked.begin(request)
     house = house_of(request)
     if (answer := house.identity.origins.preflight(request)) is not None:
         return answer
     try:
-        person = request[PERSON] = house.identity.of(request)
+        this.person = request[PERSON] = house.identity.of(request)
         if request.method in ("POST", "PUT", "PATCH"):
             _check_media_type(request)
-        with house.warden.watched(person.key if person else None):
-            return await handler(request)
+        with house.warden.watched(this.person.key if this.person else None):
+            response = await handler(request)
     except HomeboxError as error:
-        return refuse(request, error, person)
+        return refuse(request, error, this)
     except web.HTTPException as error:
-        return refuse(request, _routing(request, error), person, status=error.status)
+        return refuse(request, _routing(request, error), this, status=error.status)
     except ConnectionError:  # the client left while it was written to; nobody reads what we return
         return web.Response(status=499)
     except Exception:
-        log.exception("unexpected error in %s", _route(request))
-        return refuse(
-            request, HomeboxError("internal error", hint="The daemon's log has the details."), person
-        )
+        log.exception("unexpected error in %s", this.route)
+        return refuse(request, HomeboxError("internal error", hint="The daemon's log has the details."), this)
+    house.audit.done(this, response.status)
+    return response
 
 
 async def mark(request: web.Request, response: web.StreamResponse) -> None:
@@ -74,14 +76,12 @@ async def mark(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(house.limits.headers(person, house.supervisor.streams))
 
 
-def refuse(
-    request: web.Request, error: HomeboxError, person: Person | None, status: int | None = None
-) -> web.Response:
-    """The error as this request's dialect writes it."""
+def refuse(request: web.Request, error: HomeboxError, this: Asked, status: int | None = None) -> web.Response:
+    """The error as this request's dialect writes it; it is logged, audited and counted."""
     status = status or error.http_status
-    person = request.get(PERSON, person)  # the body may have named somebody behind an application
+    person, house = this.person, house_of(request)
     if person and status in (403, 429):
-        house_of(request).usage.add(person.name, person.key, Counts(refused=1))
+        house.usage.add(person.name, person.key, Counts(refused=1))
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -90,12 +90,14 @@ def refuse(
         headers["x-should-retry"] = "false"  # it would end the same way, and clients would try three times
     body = openai_body(error, status) if speaks_openai(request) else {"error": error.as_dict()}
     fields = {
-        "route": _route(request),
+        "route": this.route,
         "status": status,
         "code": error.code,
         "person": person.name if person else None,
     }
     log.info("refused", extra={"fields": fields})
+    house.audit.refused(this, status, error.code)
+    house.metrics.refused(error.code)
     return web.Response(
         status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers
     )
@@ -141,10 +143,3 @@ def _routing(request: web.Request, error: web.HTTPException) -> HomeboxError:
             hint="Send a shorter document.",
         )
     return InvalidRequest(error.reason)
-
-
-def _route(request: web.Request) -> str:
-    """The route's pattern: never the path itself, which may hold a key."""
-    resource = request.match_info.route.resource
-    pattern = resource.canonical if resource else "unknown"
-    return f"{request.method} {pattern}"

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from homebox.config import Current, Settings
+from homebox.daemon.audit import Audit
 from homebox.daemon.chats import Chats
 from homebox.daemon.identity import ADMIN_GROUP, Identity, Person
 from homebox.daemon.keys import Keys
 from homebox.daemon.limits import Limits
+from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import Monitor
-from homebox.daemon.power import Power
 from homebox.daemon.people import Household
+from homebox.daemon.power import Power
 from homebox.daemon.supervisor import Supervisor
 from homebox.daemon.turnbook import TurnBook
 from homebox.daemon.usage import Usage
@@ -36,6 +38,8 @@ class House:
     usage: Usage
     limits: Limits
     warden: Warden
+    audit: Audit
+    metrics: Metrics
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when endless answers should end
 
     @property

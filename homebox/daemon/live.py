@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 from homebox import errors
 from homebox.daemon.blame import blame
@@ -65,7 +66,7 @@ class Live:
         try:
             what()
         except Exception:
-            log.exception("stream %s cannot be delivered", stream.id)
+            log.exception("stream cannot be delivered", extra=_about(stream))
             self.end(stream, "error", "", errors.EngineFailed("the answer could not be turned into text"))
             self._broken(stream)
 
@@ -91,7 +92,7 @@ class Live:
         try:
             stream.listener.ended(reason, detail, error)
         except Exception:
-            log.exception("the end of stream %s cannot be delivered", stream.id)
+            log.exception("the end of a stream cannot be delivered", extra=_about(stream))
 
     # ---- when the engine is gone
 
@@ -123,3 +124,7 @@ class Live:
             elif stream.submitted:
                 self.tell(stream, stream.lose)
         self.tell_places()
+
+
+def _about(stream: Stream) -> dict[str, Any]:
+    return {"fields": {"stream": stream.id, "request": stream.request}}

@@ -2,7 +2,8 @@
 
 Hears every frame of the engine and every token of every turn, keeps short windows of them, and makes a `Snapshot` from
 memory at any moment. Names and counters only: no text passes through here. Device figures are sampled once a second in
-a thread.
+a thread; every other second a snapshot without its rows is kept for five minutes, so that who begins to look sees how
+it came to this.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 import logging
 import time
 from collections import deque
+
+import msgspec
 
 import homebox
 from homebox.daemon.devices import Devices
@@ -27,6 +30,8 @@ RATE_WINDOW_S = 10.0
 KEPT_SAMPLES = 512
 FRESH_S = 300.0  # percentiles are over the newest samples, none older than this
 SAMPLE_EVERY_S = 1.0
+HISTORY_EVERY_S = 2.0
+HISTORY_S = 300.0
 
 
 class Window:
@@ -75,7 +80,9 @@ class Monitor:
         self._ttft_ms, self._gap_ms = Samples(), Samples()
         self._last: frames.StepDone | None = None
         self._step_ms: float | None = None
-        self._devices: tuple[Device, ...] = ()
+        self.devices: tuple[Device, ...] = ()
+        self._history: deque[bytes] = deque(maxlen=int(HISTORY_S / HISTORY_EVERY_S))
+        self._history_at = -HISTORY_EVERY_S
         self._sampling: asyncio.Task[None] | None = None
 
     # ---- what it hears
@@ -99,27 +106,41 @@ class Monitor:
         elif turn.ttft_ms is not None:
             self._ttft_ms.add(turn.ttft_ms)
 
-    def watch(self, supervisor: Supervisor) -> None:
-        """Sample the devices from now on."""
-        self._sampling = asyncio.create_task(self._sample(supervisor), name="device-sampler")
+    def watch(self, supervisor: Supervisor, book: TurnBook) -> None:
+        """Sample the devices and keep the history from now on."""
+        self._sampling = asyncio.create_task(self._sample(supervisor, book), name="device-sampler")
 
     async def stop(self) -> None:
         if self._sampling:
             self._sampling.cancel()
             await asyncio.gather(self._sampling, return_exceptions=True)
 
-    async def _sample(self, supervisor: Supervisor) -> None:
+    async def _sample(self, supervisor: Supervisor, book: TurnBook) -> None:
         devices = Devices()
         while True:
             device = supervisor.ready.device if supervisor.ready else None
             try:
-                self._devices = await asyncio.to_thread(devices.sample, supervisor.pid, device)
+                self.devices = await asyncio.to_thread(devices.sample, supervisor.pid, device)
             except Exception:  # a driver may fail in any way; the figures are then unknown, the daemon lives
                 log.exception("the devices cannot be read")
-                self._devices = ()
+                self.devices = ()
+            self._remember(supervisor, book)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
+    def _remember(self, supervisor: Supervisor, book: TurnBook) -> None:
+        now = time.monotonic()
+        # The sampler's own time is not waited for again: every other turn of it is one.
+        if now - self._history_at > HISTORY_EVERY_S - SAMPLE_EVERY_S / 2:
+            self._history_at = now
+            past = msgspec.structs.replace(self.snapshot(supervisor, book, ""), streams=())
+            self._history.append(msgspec.json.encode(past) + b"\n")
+
     # ---- what it says
+
+    @property
+    def history(self) -> bytes:
+        """The snapshots of the last five minutes as NDJSON, oldest first, without the rows of streams."""
+        return b"".join(self._history)
 
     def snapshot(self, supervisor: Supervisor, book: TurnBook, person: str) -> Snapshot:
         """Everything at this moment, for `person`, whose own rows are marked."""
@@ -136,8 +157,8 @@ class Monitor:
             model=book.manifest.name,
             max_context=book.limits.context,
             max_running=book.max_running,
-            devices=self._devices,
-            blocks=self._blocks(supervisor),
+            devices=self.devices,
+            blocks=self.blocks(supervisor),
             prefix_hit_rate=pool.prefix_hit_tokens / pool.prefix_query_tokens
             if pool and pool.prefix_query_tokens
             else None,
@@ -154,7 +175,7 @@ class Monitor:
             streams=rows,
         )
 
-    def _blocks(self, supervisor: Supervisor) -> Blocks | None:
+    def blocks(self, supervisor: Supervisor) -> Blocks | None:
         """The block pool; None while there is none."""
         ready = supervisor.ready
         if ready is None or supervisor.state not in (EngineState.READY, EngineState.PAUSING):

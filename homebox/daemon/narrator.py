@@ -33,7 +33,8 @@ class Narrator(Watcher):
         turn.watcher = self
 
     def queued(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None:
-        self.log.append(events.Queued(position=position, waiting=waiting, ahead=ahead))
+        eta_s = self._turn.eta_s(position)
+        self.log.append(events.Queued(position=position, waiting=waiting, ahead=ahead, eta_s=eta_s))
 
     def started(self) -> None:
         self.log.append(events.Started(queue_ms=self._turn.timing.queue_ms))

@@ -72,9 +72,9 @@ class Server:
             await self._close()
             raise
         self.house.power.start()
-        self.house.monitor.watch(self.house.supervisor)
         self.house.usage.start()
         self.house.warden.start()
+        self.house.monitor.watch(self.house.supervisor, self.house.book)
         log.info(
             "listening on %s%s", self.path, "".join(f" and {host}:{port}" for host, port in self.addresses)
         )
@@ -110,6 +110,7 @@ class Server:
         await self._close()
         await self.house.warden.stop()
         await self.house.usage.stop()
+        await asyncio.to_thread(self.house.audit.close)
 
     async def _open_tcp(self, host: str, port: int) -> None:
         site = web.TCPSite(self._runner, host, port)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from homebox.daemon import asked
 from homebox.errors import HomeboxError
 from homebox.wire import frames
 from homebox.wire.pause import Pause
@@ -55,6 +56,7 @@ class Stream:
 
     submit: frames.Submit
     listener: Listener
+    request: str | None = field(default_factory=asked.current_id)  # the HTTP request that brought it
     output: list[int] = field(default_factory=list)
     charged: int = 0
     deaths: int = 0  # engines that died while this stream was in the running step, lately

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 import msgspec
 
 from homebox.config import Current, Settings
+from homebox.daemon import asked
 from homebox.daemon.answer import Answer
-from homebox.daemon.engine_state import CLOSED
+from homebox.daemon.engine_state import CLOSED, EngineState
 from homebox.daemon.identity import Person
 from homebox.daemon.limits import Limits as PersonLimits
 from homebox.daemon.narrator import Narrator
@@ -40,6 +42,7 @@ log = logging.getLogger("homebox.turns")
 KEPT_S = 600.0
 KEPT_LOG_BYTES = 64 * 1024 * 1024
 MAX_STREAMS = 64  # choices of one request, over all its prompts
+ENOUGH_TO_GUESS = 3  # answers that ended lately, before anybody is told how long one takes
 _THOUGHT_TAIL = 8  # tokens of the prompt in which a template may have opened a thought
 
 
@@ -76,6 +79,7 @@ class TurnBook:
         people: PersonLimits,
         *,
         on_token: Callable[[Turn, float | None], None] = lambda turn, gap_ms: None,
+        on_end: Callable[[Turn], None] = lambda turn: None,
         kept_s: float = KEPT_S,
     ) -> None:
         self._supervisor = supervisor
@@ -85,6 +89,7 @@ class TurnBook:
         self._current = current
         self._people = people
         self._on_token = on_token
+        self._on_end = on_end
         self._kept_s = kept_s
         self._live: dict[str, Turn] = {}
         self._kept: dict[str, Kept] = {}
@@ -175,6 +180,7 @@ class TurnBook:
             on_token=self._on_token,
             on_step=self._people.step,
             on_free=self._freed,
+            eta_s=self._eta_s,
         )
         for prompt, choices in zip(ask.prompts, samplings, strict=True):
             for sampling in choices:
@@ -184,6 +190,9 @@ class TurnBook:
 
     def _submit(self, turn: Turn, samplings: Sequence[frames.Sampling]) -> Turn:
         self._live[turn.id] = turn
+        turn.asked = asked.current()
+        if turn.asked is not None:
+            turn.asked.recorded = True  # by the turn's own line, at its end
         for choice, sampling in zip(turn.choices, samplings, strict=True):
             submit = frames.Submit(
                 id=f"{turn.id}:{choice.index}",
@@ -271,6 +280,13 @@ class TurnBook:
         usual = sum(self._durations_s) / len(self._durations_s) if self._durations_s else 5.0
         return min(60.0, max(1.0, usual - max(ages, default=0.0)))
 
+    def _eta_s(self, position: int) -> float | None:
+        """When the answer at this place may begin: slots come free one after the other, each after the usual time of
+        an answer. None while there is no engine, or too few answers to know what is usual."""
+        if self._supervisor.state is not EngineState.READY or len(self._durations_s) < ENOUGH_TO_GUESS:
+            return None
+        return round(statistics.median(self._durations_s) * position / self.max_running, 1)
+
     # ---- going out
 
     async def cancel(self, turn: Turn, why: str) -> None:
@@ -301,6 +317,7 @@ class TurnBook:
         reasons = ",".join(sorted({choice.finish or "" for choice in turn.choices}))
         fields = {
             "turn": turn.id,
+            "request": turn.asked.id if turn.asked else None,
             "person": turn.person,
             "model": turn.model,
             "reason": reasons,
@@ -315,6 +332,7 @@ class TurnBook:
         if turn.error:
             fields["error"] = turn.error.code
         log.info("finished", extra={"fields": fields})
+        self._on_end(turn)
 
     def _sweep(self) -> None:
         """Let go of what ended long ago, and of the oldest when the stories grow too large together."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from homebox.daemon.answer import Answer
+from homebox.daemon.asked import Asked
 from homebox.daemon.streams import Phase, Stream
 from homebox.errors import HomeboxError
 from homebox.wire.events import StreamRow, Timing, Usage
@@ -136,12 +137,14 @@ class Turn:
         on_token: Callable[[Turn, float | None], None] = lambda turn, gap_ms: None,
         on_step: Callable[[Turn], None] = lambda turn: None,
         on_free: Callable[[Turn], None] = lambda turn: None,
+        eta_s: Callable[[int], float | None] = lambda position: None,
     ) -> None:
         self.id = f"{kind}-{secrets.token_hex(12)}"
         self.person, self.model, self.klass, self.context = person, model, klass, context
         self.key = key  # the id of the key with which it was asked for
         self.choices: list[Choice] = []
         self.watcher = Watcher()
+        self.asked: Asked | None = None  # the request that began it
         self.state = TurnState.WAITING
         self.position: int | None = None
         self.created_at = time.monotonic()
@@ -156,6 +159,7 @@ class Turn:
         self._prompts = 0
         self._abort, self._on_token, self._on_free = abort, on_token, on_free
         self._on_step = on_step
+        self.eta_s = eta_s  # when a place in the queue may come to an end
 
     # ---- making and ending
 
@@ -247,6 +251,13 @@ class Turn:
     @property
     def error(self) -> HomeboxError | None:
         return next((choice.error for choice in self.choices if choice.error), None)
+
+    @property
+    def outcome(self) -> FinishReason:
+        """One word for all its choices: the worst that happened to any of them."""
+        order: tuple[FinishReason, ...] = ("error", "cancelled", "length", "stop")
+        reasons = {choice.finish for choice in self.choices}
+        return next((reason for reason in order if reason in reasons), "error")
 
     @property
     def tokens_in(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 
 from homebox import errors
 from homebox.cli import figures
+from homebox.cli.doctor.command import CHECKS
 from homebox.library.manifest import Manifest
 from homebox.wire import events
 from tests.cli.conftest import Shell
@@ -231,9 +233,11 @@ def test_where_all_is_well_the_doctor_says_so(box: FakeDaemon, homebox: Shell, t
     install(tmp_path / "state", "smollm2-135m")
     code, found = findings(homebox)
     assert code == 0, found
-    assert list(found) == ["socket", "model", "torch", "engine", "disk", "memory"]
+    assert list(found) == list(CHECKS)
+    assert all(set(finding) <= {"check", "ok", "found", "fix"} for finding in found.values())
     ran = homebox("doctor")
-    assert ran.code == 0 and all(line.startswith("ok ") for line in ran.out.splitlines())
+    assert ran.code == 0 and "FAIL" not in ran.out
+    assert sum(line.startswith(("ok ", "note")) for line in ran.out.splitlines()) == len(CHECKS)
 
 
 def test_without_a_daemon_and_a_model_each_has_its_fix(homebox: Shell) -> None:
@@ -277,6 +281,27 @@ def test_a_state_directory_of_somebody_else_is_no_fault_while_their_daemon_answe
     box.stop()
     disk = findings(homebox)[1]["disk"]
     assert disk["ok"] is False and "cannot be written" in str(disk["found"])
+
+
+def test_the_doctor_is_quick_and_has_a_word_for_everything_that_is_wrong(
+    homebox: Shell, tmp_path: Path
+) -> None:
+    homebox.env |= {"HOMEBOX_LISTEN": "nonsense", "HOMEBOX_DRAIN_S": "soon"}
+    began = time.monotonic()
+    code, found = findings(homebox)
+    assert time.monotonic() - began < 3 and code == 1
+    assert "HOMEBOX_DRAIN_S is 'soon'" in str(found["config"]["found"])
+    own = tmp_path / ".config" / "homebox" / "config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("ulr = 1")
+    code, found = findings(homebox)
+    assert code == 1 and "unknown key 'ulr'" in str(found["client"]["found"])
+
+
+def test_of_a_box_elsewhere_only_that_is_said_which_can_be_known(homebox: Shell) -> None:
+    homebox.env["HOMEBOX_URL"] = "http://127.0.0.1:9"
+    code, found = findings(homebox)
+    assert code == 1 and list(found) == ["socket", "engine", "version", "clock"]
 
 
 def test_the_doctor_looks_for_torch_without_importing_it(homebox: Shell) -> None:

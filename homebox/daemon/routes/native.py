@@ -94,6 +94,8 @@ async def cancel_turn(request: web.Request) -> web.Response:
     if turn.person != person.name and not person.admin:
         raise NotAllowed(f"turn {turn.id} is not yours", hint="Administrators may stop any.")
     by = "by its owner" if turn.person == person.name else f"by {person.name}"
+    if turn.person != person.name:
+        house.audit.action(person, "turn.cancel", target=turn.id, owner=turn.person)
     await house.book.cancel(turn, f"stopped {by}")
     reasons = sorted({choice.finish or "" for choice in turn.choices})
     return _json({"turn": turn.id, "reason": ",".join(reasons)})
@@ -106,8 +108,14 @@ async def streams(request: web.Request) -> web.Response:
 
 
 async def monitor(request: web.Request) -> web.StreamResponse:
-    """One snapshot, or one every `interval` seconds until the reader leaves."""
+    """One snapshot, or one every `interval` seconds until the reader leaves; with `history`, first those of the last
+    five minutes."""
     house, person = house_of(request), person_of(request)
+    history = request.query.get("history", "0")
+    if history not in ("0", "1") or (history == "1" and "interval" not in request.query):
+        raise InvalidRequest(
+            f"history is {history[:40]!r}; it must be 1 or 0, and goes with interval", param="history"
+        )
     if "interval" not in request.query:
         return _json(_snapshot(house, person))
     interval = _number(request, "interval", 2.0)
@@ -116,6 +124,8 @@ async def monitor(request: web.Request) -> web.StreamResponse:
             f"interval is {interval:g}; it must be {SHORTEST_INTERVAL_S} to 3600 s", param="interval"
         )
     response = await _ndjson(request)
+    if history == "1":
+        await response.write(house.monitor.history)
     while not house.closing.is_set():
         await response.write(msgspec.json.encode(_snapshot(house, person)) + b"\n")
         with contextlib.suppress(TimeoutError):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from homebox.daemon import asked
 from homebox.daemon.answer import Delta
 from homebox.daemon.bodies import decode
 from homebox.daemon.door import openai_body
@@ -95,6 +96,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
 def _speaking_for(request: web.Request, user: str | None) -> Person:
     """Whoever asks, or the person behind an application that is trusted to name one; from here on that is who it was."""
     person = request[PERSON] = house_of(request).identity.behind(person_of(request), user)
+    if this := asked.current():
+        this.person = person
     return person
 
 

@@ -1,0 +1,78 @@
+"""Which daemon does this person mean, and with which key?
+
+The environment (HOMEBOX_URL, HOMEBOX_KEY, HOMEBOX_SOCKET), else the person's own `~/.config/homebox/config.toml` with
+`url`, `key` and `socket`, else the daemon of this machine. A key in the file goes nowhere but to the address in the
+file, and the file must then be closed to others. It opens no connection.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from homebox.errors import UsageError
+
+KEYS = ("url", "key", "socket")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How to reach the daemon. `origin` says for each value that is set where it was said."""
+
+    url: str | None
+    key: str | None
+    socket: Path | None
+    origin: Mapping[str, str]
+
+
+def path() -> Path:
+    """The person's own configuration file; it need not exist."""
+    return Path(platformdirs.user_config_path("homebox")) / "config.toml"
+
+
+def load(environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Reach:
+    """Raises UsageError for a file that cannot be read, that others may read with a key in it, or that says what
+    nobody knows."""
+    place = file or path()
+    said = _read(place)
+    values: dict[str, str | None] = {name: environ.get(f"HOMEBOX_{name.upper()}") or None for name in KEYS}
+    origin = {name: f"HOMEBOX_{name.upper()}" for name, value in values.items() if value}
+    elsewhere = values["socket"] or (values["url"] and values["url"] != said.get("url"))
+    for name, value in said.items():
+        if not values[name] and not (name == "socket" and values["url"]) and not elsewhere:
+            values[name], origin[name] = value, f"{place}: {name}"
+    socket = values["socket"]
+    return Reach(values["url"], values["key"], Path(socket) if socket else None, origin)
+
+
+def _read(place: Path) -> dict[str, str]:
+    try:
+        with place.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = tomllib.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise UsageError(f"{place}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{place}: {error}") from None
+    for name, value in data.items():
+        if name not in KEYS:
+            near = difflib.get_close_matches(name, KEYS, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(KEYS)}."
+            raise UsageError(f"{place}: unknown key {name!r}", hint=hint)
+        if not isinstance(value, str) or not value:
+            raise UsageError(f"{place}: {name} must be text in quotes")
+    if "key" in data and stat.S_IMODE(mode) & 0o077:
+        raise UsageError(
+            f"{place} holds a key and may be read by others (mode {stat.S_IMODE(mode):04o})",
+            hint=f"chmod 600 {place}",
+        )
+    return data

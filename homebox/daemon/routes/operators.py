@@ -1,0 +1,63 @@
+"""What do those who run the box want to know? Counters for Prometheus, the record of who did what, the settings that
+hold. From memory or from the daemon's own files; names and counts, nobody's words."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from homebox.daemon.house import House, house_of, person_of
+from homebox.errors import InvalidRequest, NotAllowed, Unavailable
+
+MOST_LINES = 10_000
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """`GET /metrics`, in the form that the scraper accepts."""
+    body, content_type = house_of(request).metrics.text(request.headers.get("Accept", ""))
+    return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def audit(request: web.Request) -> web.Response:
+    """`GET /homebox/audit?person=&since=&limit=`: the newest lines, oldest first. For administrators."""
+    house = _for_administrators(request)
+    since, limit = _number(request, "since", 0.0), _number(request, "limit", 50)
+    if not 1 <= limit <= MOST_LINES:
+        raise InvalidRequest(f"limit is {limit:g}; it must be 1 to {MOST_LINES}", param="limit")
+    person = request.query.get("person")
+    try:
+        lines = await asyncio.to_thread(house.audit.read, person=person, since=since, limit=int(limit))
+    except OSError as error:
+        raise Unavailable(f"the audit file cannot be read: {error.strerror or error}") from None
+    return _json({"lines": lines})
+
+
+async def config(request: web.Request) -> web.Response:
+    """`GET /homebox/config`: the settings that hold in this daemon. For administrators."""
+    house = _for_administrators(request)
+    return _json({"settings": house.settings})
+
+
+def _for_administrators(request: web.Request) -> House:
+    if not person_of(request).admin:
+        raise NotAllowed("this is for administrators", hint="Ask somebody of the group homebox-admin.")
+    return house_of(request)
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name)
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise InvalidRequest(f"{name} is {str(text)[:40]!r}; it must be a number of at least 0", param=name)
+    return value
+
+
+def _json(body: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
