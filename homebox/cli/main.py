@@ -43,6 +43,7 @@ COMMANDS = {
     "models": Entry("homebox.cli.models:app", "The models on this machine: list, pull, adopt, remove."),
     "serve": Entry("homebox.cli.serve:serve", "Run the daemon."),
     "people": Entry("homebox.cli.people:app", "Who may use the box over the network: keys."),
+    "tls": Entry("homebox.cli.tls:app", "A certificate for the box, to be reached over TLS."),
     "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }

@@ -7,6 +7,7 @@ files is `homebox/library`'s business.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +58,7 @@ class _Stages:
 
 @app.command("list")
 def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> int:
-    """What is installed, and what could be fetched by name.
+    """What is installed, and what could be fetched by name. With HOMEBOX_URL: what the box there serves.
 
     Example:
 
@@ -66,6 +67,8 @@ def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON obje
     """
     import msgspec
 
+    if os.environ.get("HOMEBOX_URL"):
+        return _list_remote(json)
     from homebox.library.catalogue import CATALOGUE
 
     library = _library()
@@ -90,6 +93,20 @@ def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON obje
         terminal.say("no model is installed")
     for entry in offered:
         terminal.say(f"to be had: homebox models pull {entry.name}   ({entry.about})")
+    return 0
+
+
+def _list_remote(json: bool) -> int:
+    """The library of another computer is its owner's; what it serves can be asked for by anybody with a key."""
+    from homebox.client import connection
+
+    daemon = connection.from_environment()
+    served = daemon.json("GET", "/v1/models")["data"]
+    if json:
+        _print_json({"models": served})
+        return 0
+    terminal.say(f"served by {daemon.place}; to change that, log in there")
+    _print(*(f"{model['id']}  {model['max_model_len']:>7,} tokens" for model in served))
     return 0
 
 

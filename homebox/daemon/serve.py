@@ -23,6 +23,7 @@ from aiohttp import web
 
 from homebox import config
 from homebox.config import Settings
+from homebox.daemon import lock, tls
 from homebox.daemon.app import application, build
 from homebox.daemon.house import House
 from homebox.daemon.keys import Keys
@@ -42,6 +43,7 @@ class Server:
         self.house = house
         self.path = path
         self._listen = listen
+        self.tls = tls.context(house.settings)  # `tls.context(settings, into=...)` renews it
         self._inode: int | None = None
         self._runner = web.AppRunner(
             application(house), handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
@@ -80,7 +82,7 @@ class Server:
 
     async def _open_tcp(self, host: str, port: int) -> None:
         try:
-            site = web.TCPSite(self._runner, host, port)
+            site = web.TCPSite(self._runner, host, port, ssl_context=self.tls)
             await site.start()
         except OSError as error:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
@@ -173,6 +175,7 @@ def check(settings: Settings, state: Path) -> None:
     written, an address that cannot be, or TCP without a key."""
     config.check_state_dir(state)
     config.check_socket_path(config.socket_path(settings))
+    tls.check(settings)
     if not settings.listen:
         return
     parse_address(settings.listen)
@@ -202,6 +205,7 @@ async def run(
     and what the engine said when it will never run with these settings or this model."""
     state = config.state_dir(settings)
     check(settings, state)
+    holding = lock.hold(state)
     house = build(settings, state, command=command, patience=patience)
     server = Server(house, config.socket_path(settings), settings.listen)
     asked, at_once = asyncio.Event(), asyncio.Event()
@@ -222,4 +226,5 @@ async def run(
         await _first_of(server.drain(), at_once.wait())
     finally:
         await server.stop(kill=at_once.is_set())
+        holding.release()
     log.info("gone")
