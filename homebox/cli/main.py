@@ -44,6 +44,8 @@ COMMANDS = {
     "serve": Entry("homebox.cli.serve:serve", "Run the daemon."),
     "people": Entry("homebox.cli.people:app", "Who may use the box over the network: keys."),
     "tls": Entry("homebox.cli.tls:app", "A certificate for the box, to be reached over TLS."),
+    "backup": Entry("homebox.cli.backup:backup", "Save chats, people, keys and configuration in one file."),
+    "restore": Entry("homebox.cli.restore:restore", "Bring back what a backup holds."),
     "doctor": Entry("homebox.cli.doctor:doctor", "Find out what is wrong, and what to do about it."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from homebox.cli import terminal
+from homebox.cli.progress import Stages
+from homebox.cli.progress import size as as_size
 from homebox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,30 +32,6 @@ app = typer.Typer(
 )
 
 _NAME = typer.Argument(metavar="NAME", help="As `homebox models list` shows it.", show_default=False)
-_REDRAW_S = 0.1
-_BAR = 24
-
-
-class _Stages:
-    """Progress on standard error; called with a stage, and bytes done and in all (0 where that is not known)."""
-
-    def __init__(self) -> None:
-        self._line = terminal.StatusLine()
-        self._bar = self._line.on_terminal and not terminal.is_dumb()
-        self._drawn = 0.0
-        self._stage = ""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if not self._bar:
-            self._line.show(stage)
-        elif stage != self._stage or done == total or now - self._drawn >= _REDRAW_S:
-            self._line.show(f"{stage} {_figures(done, total)}" if total else stage)
-            self._drawn = now
-        self._stage = stage
-
-    def clear(self) -> None:
-        self._line.clear()
 
 
 @app.command("list")
@@ -141,7 +119,7 @@ def show(
         f"vocabulary    {model.vocab_size:,} tokens",
         f"installed     {time.strftime('%Y-%m-%d %H:%M', time.localtime(model.installed_at))}",
         f"path          {where}",
-        *(f"file          {file.name}  {_size(file.size)}  sha256 {file.sha256}" for file in model.files),
+        *(f"file          {file.name}  {as_size(file.size)}  sha256 {file.sha256}" for file in model.files),
     )
     return 0
 
@@ -164,7 +142,7 @@ def pull(
     if valid_name(name) and library.installed(name):
         _print(f"{name} is installed already: {library.path(name)}")
         return 0
-    stages = _Stages()
+    stages = Stages()
     try:
         where = pulling.pull(library, name, stages)
     finally:
@@ -195,7 +173,7 @@ def adopt(
 
     from homebox.library import adopt as adopting
 
-    stages = _Stages()
+    stages = Stages()
     try:
         where = adopting.adopt(_library(), Path(path), name, stages)
     finally:
@@ -221,7 +199,7 @@ def remove(
         terminal.say("nothing was removed")
         return 0
     freed = library.remove(name)
-    _print(f"{name} is removed: {_size(freed)} freed")
+    _print(f"{name} is removed: {as_size(freed)} freed")
     return 0
 
 
@@ -234,12 +212,12 @@ def verify(name: Annotated[str, _NAME]) -> int:
     \b
       homebox models verify smollm2-135m
     """
-    stages = _Stages()
+    stages = Stages()
     try:
         model = _library().verify(name, stages)
     finally:
         stages.clear()
-    _print(f"{name} is whole: {len(model.files)} files, {_size(sum(file.size for file in model.files))}")
+    _print(f"{name} is whole: {len(model.files)} files, {as_size(sum(file.size for file in model.files))}")
     return 0
 
 
@@ -254,7 +232,7 @@ def _agreed(library: Library, name: str) -> bool:
     from homebox.errors import BadFile
 
     try:
-        size = _size(sum(file.size for file in library.read(name).files))
+        size = as_size(sum(file.size for file in library.read(name).files))
     except BadFile:
         size = "damaged"  # to remove it is the way out
     if not sys.stdin.isatty():
@@ -263,7 +241,7 @@ def _agreed(library: Library, name: str) -> bool:
 
 
 def _row(model: Manifest, width: int) -> str:
-    size = _size(sum(file.size for file in model.files))
+    size = as_size(sum(file.size for file in model.files))
     return f"{model.name:{width}}  {size:>10}  {model.quantisation:5}  {model.context:>7,} tokens  {model.architecture}"
 
 
@@ -282,12 +260,3 @@ def _print_json(value: object) -> None:
 
     terminal.prepare_stdout()
     sys.stdout.write(safe_json(msgspec.json.encode(value).decode()) + "\n")
-
-
-def _figures(done: int, total: int) -> str:
-    filled = _BAR * done // total
-    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {_size(done)} of {_size(total)}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1_000_000 else f"{size / 1e3:,.1f} kB"

@@ -320,7 +320,9 @@ def _error_of(reply: Reply, place: str) -> HomeboxError:
         found = data["error"]
         error = errors.from_dict(found if isinstance(found, dict) else {"message": str(found)})
         if isinstance(error, errors.Unauthenticated):  # the daemon's hint is for who writes headers
-            error.hint = "Set HOMEBOX_KEY; the owner of the box makes a key with: homebox people keys new NAME"
+            error.hint = (
+                "Set HOMEBOX_KEY; the owner of the box makes a key with: homebox people keys new NAME"
+            )
         return error
     except (msgspec.DecodeError, KeyError, TypeError, DaemonUnreachable):
         kind = _BY_STATUS.get(reply.status, HomeboxError)
