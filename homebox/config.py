@@ -82,6 +82,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     step_log: str = ""  # a file that gets one JSON line for each step of the engine
     allowed_origins: list[str] = []  # web pages from elsewhere that may use TCP, like "https://notes.home"
     roles: dict[str, Rules] = {}  # [roles.kid] and so on: what a role may do, where its default is not right
+    tls_cert: str = ""  # PEM: the certificate that TCP shows, then its chain; with it goes `tls_key`
+    tls_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,9 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
             refuse("kv_memory", "at least 1MiB", 'Leave it out, or write "auto", to let the box decide.')
         if kv_bytes > memory:
             refuse("kv_memory", f"less than this machine's memory, which is {memory / 2**30:.1f}GiB")
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        there, missing = ("tls_cert", "tls_key") if settings.tls_cert else ("tls_key", "tls_cert")
+        raise UsageError(f"{_said(there, origin)} is set and {missing} is not", hint="TLS needs both.")
     if settings.socket:
         try:
             check_socket_path(Path(settings.socket))

@@ -51,6 +51,9 @@ COMMANDS = {
     "audit": Entry("homebox.cli.audit:audit", "Who did what on this box, and when."),
     "config": Entry("homebox.cli.config:app", "Which settings hold, and where they come from."),
     "doctor": Entry("homebox.cli.doctor.command:doctor", "Find out what is wrong, and what to do about it."),
+    "tls": Entry("homebox.cli.tls:app", "A certificate for the box, to be reached over TLS."),
+    "backup": Entry("homebox.cli.backup:backup", "Save chats, people, keys and configuration in one file."),
+    "restore": Entry("homebox.cli.restore:restore", "Bring back what a backup holds."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }
 

@@ -7,6 +7,7 @@ files is `homebox/library`'s business.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from homebox.cli import terminal
+from homebox.cli.progress import Stages
+from homebox.cli.progress import size as as_size
 from homebox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,35 +32,11 @@ app = typer.Typer(
 )
 
 _NAME = typer.Argument(metavar="NAME", help="As `homebox models list` shows it.", show_default=False)
-_REDRAW_S = 0.1
-_BAR = 24
-
-
-class _Stages:
-    """Progress on standard error; called with a stage, and bytes done and in all (0 where that is not known)."""
-
-    def __init__(self) -> None:
-        self._line = terminal.StatusLine()
-        self._bar = self._line.on_terminal and not terminal.is_dumb()
-        self._drawn = 0.0
-        self._stage = ""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if not self._bar:
-            self._line.show(stage)
-        elif stage != self._stage or done == total or now - self._drawn >= _REDRAW_S:
-            self._line.show(f"{stage} {_figures(done, total)}" if total else stage)
-            self._drawn = now
-        self._stage = stage
-
-    def clear(self) -> None:
-        self._line.clear()
 
 
 @app.command("list")
 def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> int:
-    """What is installed, and what could be fetched by name.
+    """What is installed, and what could be fetched by name. With HOMEBOX_URL: what the box there serves.
 
     Example:
 
@@ -66,6 +45,8 @@ def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON obje
     """
     import msgspec
 
+    if os.environ.get("HOMEBOX_URL"):
+        return _list_remote(json)
     from homebox.library.catalogue import CATALOGUE
 
     library = _library()
@@ -90,6 +71,20 @@ def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON obje
         terminal.say("no model is installed")
     for entry in offered:
         terminal.say(f"to be had: homebox models pull {entry.name}   ({entry.about})")
+    return 0
+
+
+def _list_remote(json: bool) -> int:
+    """The library of another computer is its owner's; what it serves can be asked for by anybody with a key."""
+    from homebox.client import connection
+
+    daemon = connection.from_environment()
+    served = daemon.json("GET", "/v1/models")["data"]
+    if json:
+        _print_json({"models": served})
+        return 0
+    terminal.say(f"served by {daemon.place}; to change that, log in there")
+    _print(*(f"{model['id']}  {model['max_model_len']:>7,} tokens" for model in served))
     return 0
 
 
@@ -124,7 +119,7 @@ def show(
         f"vocabulary    {model.vocab_size:,} tokens",
         f"installed     {time.strftime('%Y-%m-%d %H:%M', time.localtime(model.installed_at))}",
         f"path          {where}",
-        *(f"file          {file.name}  {_size(file.size)}  sha256 {file.sha256}" for file in model.files),
+        *(f"file          {file.name}  {as_size(file.size)}  sha256 {file.sha256}" for file in model.files),
     )
     return 0
 
@@ -147,7 +142,7 @@ def pull(
     if valid_name(name) and library.installed(name):
         _print(f"{name} is installed already: {library.path(name)}")
         return 0
-    stages = _Stages()
+    stages = Stages()
     try:
         where = pulling.pull(library, name, stages)
     finally:
@@ -178,7 +173,7 @@ def adopt(
 
     from homebox.library import adopt as adopting
 
-    stages = _Stages()
+    stages = Stages()
     try:
         where = adopting.adopt(_library(), Path(path), name, stages)
     finally:
@@ -204,7 +199,7 @@ def remove(
         terminal.say("nothing was removed")
         return 0
     freed = library.remove(name)
-    _print(f"{name} is removed: {_size(freed)} freed")
+    _print(f"{name} is removed: {as_size(freed)} freed")
     return 0
 
 
@@ -217,12 +212,12 @@ def verify(name: Annotated[str, _NAME]) -> int:
     \b
       homebox models verify smollm2-135m
     """
-    stages = _Stages()
+    stages = Stages()
     try:
         model = _library().verify(name, stages)
     finally:
         stages.clear()
-    _print(f"{name} is whole: {len(model.files)} files, {_size(sum(file.size for file in model.files))}")
+    _print(f"{name} is whole: {len(model.files)} files, {as_size(sum(file.size for file in model.files))}")
     return 0
 
 
@@ -237,7 +232,7 @@ def _agreed(library: Library, name: str) -> bool:
     from homebox.errors import BadFile
 
     try:
-        size = _size(sum(file.size for file in library.read(name).files))
+        size = as_size(sum(file.size for file in library.read(name).files))
     except BadFile:
         size = "damaged"  # to remove it is the way out
     if not sys.stdin.isatty():
@@ -246,7 +241,7 @@ def _agreed(library: Library, name: str) -> bool:
 
 
 def _row(model: Manifest, width: int) -> str:
-    size = _size(sum(file.size for file in model.files))
+    size = as_size(sum(file.size for file in model.files))
     return f"{model.name:{width}}  {size:>10}  {model.quantisation:5}  {model.context:>7,} tokens  {model.architecture}"
 
 
@@ -265,12 +260,3 @@ def _print_json(value: object) -> None:
 
     terminal.prepare_stdout()
     sys.stdout.write(safe_json(msgspec.json.encode(value).decode()) + "\n")
-
-
-def _figures(done: int, total: int) -> str:
-    filled = _BAR * done // total
-    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {_size(done)} of {_size(total)}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1_000_000 else f"{size / 1e3:,.1f} kB"

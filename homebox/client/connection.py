@@ -1,7 +1,7 @@
 """How does one request reach the daemon, and what does each way of not reaching it mean?
 
 HTTP/1.1 through the standard library's http.client, over the Unix socket or, with HOMEBOX_URL and HOMEBOX_KEY, over
-TCP: an `ask` starts in milliseconds because nothing bigger is imported. A `Daemon` opens one connection a request, so
+TCP (and HOMEBOX_CA, over TLS): an `ask` starts in milliseconds because nothing bigger is imported. A `Daemon` opens one connection a request, so
 that it may be used from several threads and a stream can be cut off without touching its neighbours. Everything that
 can go wrong becomes an error of `homebox.errors` whose hint is the next step. It knows no commands and no screens.
 """
@@ -16,6 +16,7 @@ import os
 import pwd
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from homebox import errors
-from homebox.client import settings
+from homebox.client import settings, trust
 from homebox.config import SYSTEM_SOCKET, find_socket
 from homebox.errors import DaemonUnreachable, HomeboxError, NotAllowed, UsageError
 
@@ -115,15 +116,20 @@ class Daemon:
         socket_path: Path | None = None,
         url: str | None = None,
         key: str | None = None,
+        authority: str | None = None,
         speak_as: str | None = None,
         url_from: str = "HOMEBOX_URL",
     ) -> None:
         """`url` wins over `socket_path`; with neither, the socket is looked for as `config.find_socket` says.
+        `authority` is a file with the certificates that an https:// one is checked against.
+
         `url_from` is where the URL was said, in words.
 
-        Raises UsageError for a URL or a name that cannot be meant."""
+        Raises UsageError for a URL, a name or a file that cannot be meant."""
         self._url_from = url_from
         self._url = _checked_url(url, url_from) if url else None
+        self._authority = authority
+        self._tls = trust.context(authority) if self._url and self._url.scheme == "https" else None
         self.socket_path = socket_path or find_socket()
         self._headers = {"Accept": "application/json, application/x-ndjson", "User-Agent": "homebox"}
         if key:
@@ -212,7 +218,7 @@ class Daemon:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise _broke_off(error) from None
+            raise self._unanswered(error, connect_s) from None
         except BaseException:
             connection.close()
             raise
@@ -220,10 +226,24 @@ class Daemon:
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         if self._url is None:
             return _UnixConnection(self.socket_path, timeout)
-        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-        return kind(self._url.hostname or "", self._url.port, timeout=timeout)
+        host, port = self._url.hostname or "", self._url.port
+        if self._tls:
+            return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+
+    def _unanswered(self, error: Exception, within_s: float) -> HomeboxError:
+        """Connected, and then no answer: it may be that the other side waited for TLS."""
+        url = self._url
+        if url and url.scheme == "http" and trust.speaks_tls(url.hostname or "", url.port or 80, within_s):
+            return DaemonUnreachable(
+                f"the daemon at {self.place} speaks TLS",
+                hint=f"Set HOMEBOX_URL to {url._replace(scheme='https').geturl()}",
+            )
+        return _broke_off(error)
 
     def _unreachable(self, error: OSError) -> HomeboxError:
+        if self._url is not None and isinstance(error, ssl.SSLError):
+            return trust.explain(error, self.place, self._url.hostname or "", self._authority)
         if self._url is not None:
             return DaemonUnreachable(
                 f"nobody answers at {self.place}: {error.strerror or error}",
@@ -249,11 +269,17 @@ class Daemon:
 
 
 def from_environment(*, speak_as: str | None = None) -> Daemon:
-    """The daemon that HOMEBOX_URL (with HOMEBOX_KEY) or HOMEBOX_SOCKET names, or the person's own configuration file,
-    else the one of this machine."""
+    """The daemon that HOMEBOX_URL (with HOMEBOX_KEY and HOMEBOX_CA) or HOMEBOX_SOCKET names, or the person's own
+    configuration file, else the one of this machine."""
     found = settings.load()
-    said = found.origin.get("url", "HOMEBOX_URL")
-    return Daemon(url=found.url, key=found.key, socket_path=found.socket, speak_as=speak_as, url_from=said)
+    return Daemon(
+        url=found.url,
+        key=found.key,
+        authority=found.ca,
+        socket_path=found.socket,
+        speak_as=speak_as,
+        url_from=found.origin.get("url", "HOMEBOX_URL"),
+    )
 
 
 def own_name() -> str:
@@ -306,7 +332,12 @@ def _error_of(reply: Reply, place: str) -> HomeboxError:
     try:
         data = msgspec.json.decode(reply.read())
         found = data["error"]
-        return errors.from_dict(found if isinstance(found, dict) else {"message": str(found)})
+        error = errors.from_dict(found if isinstance(found, dict) else {"message": str(found)})
+        if isinstance(error, errors.Unauthenticated):  # the daemon's hint is for who writes headers
+            error.hint = (
+                "Set HOMEBOX_KEY; the owner of the box makes a key with: homebox people keys new NAME"
+            )
+        return error
     except (msgspec.DecodeError, KeyError, TypeError, DaemonUnreachable):
         kind = _BY_STATUS.get(reply.status, HomeboxError)
         return kind(f"{place} answered with HTTP status {reply.status}")

@@ -1,7 +1,7 @@
 """Which daemon does this person mean, and with which key?
 
-The environment (HOMEBOX_URL, HOMEBOX_KEY, HOMEBOX_SOCKET), else the person's own `~/.config/homebox/config.toml` with
-`url`, `key` and `socket`, else the daemon of this machine. A key in the file goes nowhere but to the address in the
+The environment (HOMEBOX_URL, HOMEBOX_KEY, HOMEBOX_CA, HOMEBOX_SOCKET), else the person's own
+`~/.config/homebox/config.toml` with `url`, `key`, `ca` and `socket`, else the daemon of this machine. A key in the file goes nowhere but to the address in the
 file, and the file must then be closed to others. It opens no connection.
 """
 
@@ -19,7 +19,7 @@ import platformdirs
 
 from homebox.errors import UsageError
 
-KEYS = ("url", "key", "socket")
+KEYS = ("url", "key", "ca", "socket")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Reach:
 
     url: str | None
     key: str | None
+    ca: str | None  # a file with the certificates that an https:// address is checked against
     socket: Path | None
     origin: Mapping[str, str]
 
@@ -49,7 +50,7 @@ def load(environ: Mapping[str, str] = os.environ, file: Path | None = None) -> R
         if not values[name] and not (name == "socket" and values["url"]) and not elsewhere:
             values[name], origin[name] = value, f"{place}: {name}"
     socket = values["socket"]
-    return Reach(values["url"], values["key"], Path(socket) if socket else None, origin)
+    return Reach(values["url"], values["key"], values["ca"], Path(socket) if socket else None, origin)
 
 
 def _read(place: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from homebox.config import Settings
-from homebox.daemon import logs
+from homebox.daemon import logs, tls
 from homebox.daemon.house import House
 from homebox.daemon.pulse import Pulse
 from homebox.errors import HomeboxError
@@ -55,6 +55,10 @@ LIVE: Mapping[str, Callable[[House], None]] = {
 }
 
 
+# These take new values where TLS stays what it was, spoken or not.
+_CERTIFICATE = ("tls_cert", "tls_key")
+
+
 async def reload_on(
     hung_up: asyncio.Event, server: Server, read: Callable[[], Settings], pulse: Pulse
 ) -> None:
@@ -76,17 +80,20 @@ async def reload_on(
 
 
 async def reload(server: Server, read: Callable[[], Settings]) -> str:
-    """Read and apply; returns what changed in one line. Raises what `read` raises, and UsageError for an address that
-    cannot be opened: then nothing has changed."""
+    """Read and apply; returns what changed in one line. Raises what `read` raises, and UsageError or NotAllowed for an
+    address that cannot be opened or a certificate that cannot be used: then nothing has changed."""
     house, new = server.house, read()
     changed = [key for key in new.__struct_fields__ if getattr(new, key) != getattr(house.settings, key)]
-    now = [key for key in changed if key in LIVE]
-    later = [key for key in changed if key not in LIVE]
+    live = {*LIVE, *(_CERTIFICATE if server.tls and new.tls_cert else ())}
+    now = [key for key in changed if key in live]
+    later = [key for key in changed if key not in live]
+    if server.tls and new.tls_cert:  # also where nothing is new: a renewed certificate has its old name
+        tls.context(new, into=server.tls)
     if "listen" in now:
         await server.listen_at(new.listen)
     old = {key: getattr(house.settings, key) for key in later}
     house.current.settings = msgspec.structs.replace(new, **old)
     for key in now:
-        LIVE[key](house)
+        LIVE.get(key, _is_read_each_time)(house)
     said = "configuration read again, " + (f"new: {', '.join(now)}" if now else "nothing new")
     return said + (f"; needs a restart: {', '.join(later)}" if later else "")

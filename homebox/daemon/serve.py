@@ -23,6 +23,7 @@ from aiohttp import web
 
 from homebox import config
 from homebox.config import Settings
+from homebox.daemon import lock, tls
 from homebox.daemon.app import application, build
 from homebox.daemon.engine_state import DORMANT
 from homebox.daemon.house import House
@@ -51,6 +52,7 @@ class Server:
         self._listen = listen
         self._given = given
         self._tcp: web.TCPSite | None = None
+        self.tls = tls.context(house.settings)  # `tls.context(settings, into=...)` renews it
         self._inode: int | None = None
         self._runner = web.AppRunner(
             application(house), handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
@@ -113,7 +115,7 @@ class Server:
         await asyncio.to_thread(self.house.audit.close)
 
     async def _open_tcp(self, host: str, port: int) -> None:
-        site = web.TCPSite(self._runner, host, port)
+        site = web.TCPSite(self._runner, host, port, ssl_context=self.tls)
         try:
             await site.start()
         except OSError as error:
@@ -146,6 +148,7 @@ def check(settings: Settings, state: Path) -> None:
     written, an address that cannot be, or TCP without a key."""
     config.check_state_dir(state)
     config.check_socket_path(config.socket_path(settings))
+    tls.check(settings)
     if not settings.listen:
         return
     parse_address(settings.listen)
@@ -178,6 +181,7 @@ async def run(
     notifier, given = Notifier.from_environment(), handed()
     state = config.state_dir(settings)
     check(settings, state)
+    holding = lock.hold(state)
     house = build(settings, state, command=command, patience=patience)
     path = Path(given.getsockname()) if given else config.socket_path(settings)
     server, pulse = Server(house, path, settings.listen, given=given), Pulse(house, notifier)
@@ -212,4 +216,5 @@ async def run(
     finally:
         await server.stop(kill=at_once.is_set())
         await pulse.stop()
+        holding.release()
     log.info("gone")

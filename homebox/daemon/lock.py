@@ -1,0 +1,57 @@
+"""Does anybody work on this state directory at this moment?
+
+A daemon holds `<state>/daemon.lock` for as long as it lives, and so does a restore: two daemons would answer from the
+same chats, and files that a daemon has open must not be exchanged under it. The kernel lets go of it when its holder
+dies, however it dies. It imports nothing of the daemon, so that commands may ask, too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+
+from homebox.config import check_state_dir
+from homebox.errors import Busy, HomeboxError, NotAllowed, UsageError
+
+NAME = "daemon.lock"
+
+
+class Hold:
+    """The state directory is ours until `release`, or until nobody knows this object any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.release = weakref.finalize(self, os.close, descriptor)
+
+
+def hold(state: Path) -> Hold:
+    """Raises Busy where somebody else has it, NotAllowed or UsageError where it cannot be written."""
+    check_state_dir(state)
+    path = state / NAME
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        kind: type[HomeboxError] = NotAllowed if isinstance(error, PermissionError) else UsageError
+        raise kind(f"cannot open {path}: {error.strerror or error}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        who = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise Busy(
+            f"process {who} works on the state directory {state}: a daemon, or a restore",
+            hint="homebox status asks the daemon; stop it first, or name another directory.",
+        ) from None
+    _own(descriptor, state)
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    return Hold(descriptor)
+
+
+def _own(descriptor: int, state: Path) -> None:
+    """What root makes in a directory of the service's account, that account must be able to open later."""
+    if os.geteuid() == 0:
+        owner = state.stat()
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
