@@ -67,6 +67,7 @@ def test_every_command_has_help_with_an_example(homebox: Shell, name: str) -> No
     assert ran.code == 0 and ran.err == ""
     subcommands = {
         "streams": ("list", "cancel"),
+        "service": ("install", "uninstall", "logs"),
         "config": ("show", "check", "path"),
         "tls": ("new",),
     }.get(name, ())

@@ -29,7 +29,7 @@ def write(file: Path, text: str, mode: int = 0o600) -> None:
 
 def test_without_a_file_nothing_is_set(file: Path) -> None:
     assert settings.path() == file
-    assert settings.load({}) == settings.Reach(None, None, None, {})
+    assert settings.load({}) == settings.Reach(None, None, None, None, {})
 
 
 def test_a_file_names_the_box_and_the_key(file: Path) -> None:
