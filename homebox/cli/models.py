@@ -33,7 +33,7 @@ _REDRAW_S = 0.1
 _BAR = 24
 
 
-class _Stages:
+class Stages:
     """Progress on standard error; called with a stage, and bytes done and in all (0 where that is not known)."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ def pull(
     if valid_name(name) and library.installed(name):
         _print(f"{name} is installed already: {library.path(name)}")
         return 0
-    stages = _Stages()
+    stages = Stages()
     try:
         where = pulling.pull(library, name, stages)
     finally:
@@ -178,7 +178,7 @@ def adopt(
 
     from homebox.library import adopt as adopting
 
-    stages = _Stages()
+    stages = Stages()
     try:
         where = adopting.adopt(_library(), Path(path), name, stages)
     finally:
@@ -217,7 +217,7 @@ def verify(name: Annotated[str, _NAME]) -> int:
     \b
       homebox models verify smollm2-135m
     """
-    stages = _Stages()
+    stages = Stages()
     try:
         model = _library().verify(name, stages)
     finally:
