@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
@@ -25,6 +25,8 @@ from homebox.wire.events import Device
 if TYPE_CHECKING:
     from homebox.daemon.monitor import Monitor
     from homebox.daemon.turnbook import TurnBook
+
+disable_created_metrics()  # a third series for each counter, which says no more than the daemon's uptime does
 
 MAX_PEOPLE = 200  # labels; whoever comes after them is counted as "other"
 _SOON_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pwd
 import resource
 import signal
 import socket
@@ -12,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from homebox.daemon.audit import Audit, stamp
@@ -43,7 +45,7 @@ def test_an_answer_is_one_line_with_who_what_and_how_much(box: Box) -> None:
     assert line == {
         "what": "answer",
         "person": "mia",
-        "spoken_by": box.snapshot() and os_name(),
+        "spoken_by": os_name(),
         "turn": response.json()["id"],
         "request": "abc-1",
         "route": "POST /v1/chat/completions",
@@ -57,8 +59,7 @@ def test_an_answer_is_one_line_with_who_what_and_how_much(box: Box) -> None:
 
 
 def os_name() -> str:
-    import pwd
-
+    """As whom the daemon knows this process."""
     return pwd.getpwuid(os.getuid()).pw_name
 
 
@@ -77,8 +78,6 @@ def test_a_refusal_and_a_failure_are_one_line_each(box: Box) -> None:
 def test_a_key_is_named_by_nothing_that_opens_the_door(model: Path, tmp_path: Path) -> None:
     key = Keys(tmp_path).new("kitchen")
     with running(model, tmp_path, listen="127.0.0.1:0") as box:
-        import httpx
-
         with httpx.Client(base_url=box.address) as far:
             assert far.get(f"/k/{key}/v1/models/{SECRET}").status_code == 404
             assert far.get("/v1/models", headers={"x-api-key": key + "x"}).status_code == 401

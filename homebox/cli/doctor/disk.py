@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from homebox import config
 from homebox.cli.doctor.seen import Finding, Seen, size_of
-from homebox.cli.terminal import StatusLine
 from homebox.errors import BadFile, HomeboxError, NotAllowed
 
 if TYPE_CHECKING:
@@ -53,11 +52,13 @@ def model(seen: Seen) -> Finding:
 def _compare(library: Library, name: str, full: bool) -> None:
     """Raises BadFile for the first file that is not as it was installed."""
     if full:
-        progress = StatusLine()
-        library.verify(
-            name, lambda stage, done, total: progress.show(f"{name}: {stage} {100 * done // (total or 1)}%")
-        )
-        progress.clear()
+        from homebox.cli.progress import Stages
+
+        progress = Stages()
+        try:
+            library.verify(name, progress)
+        finally:
+            progress.clear()
         return
     for file in library.read(name).files:
         path = library.root / name / file.name
@@ -78,7 +79,7 @@ def disk(seen: Seen) -> Finding:
     place = seen.state
     if seen.health is None and not seen.units.for_all:  # a daemon that answers has looked already
         config.check_state_dir(place)
-    while not place.exists() and place != place.parent:
+    while not os.access(place, os.F_OK) and place != place.parent:  # also of what it may not look into
         place = place.parent
     free = shutil.disk_usage(place).free
     found = f"{free / _GIB:.1f} GiB free at {place}"

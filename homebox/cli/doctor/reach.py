@@ -7,7 +7,10 @@ import socket as sockets
 import stat
 from pathlib import Path
 
+import msgspec
+
 from homebox.cli.doctor.seen import Finding, Group, Seen
+from homebox.config import Settings
 from homebox.errors import DaemonUnreachable, HomeboxError, UsageError
 
 GROUP = "homebox"
@@ -25,6 +28,7 @@ def socket(seen: Seen) -> Finding:
             fix = "sudo systemctl start homebox.socket"
         return Finding("socket", False, error.message, fix)
     seen.health = said if isinstance(said, dict) else {}
+    _take_settings(seen)
     if remote:
         return Finding("socket", True, f"{seen.daemon.place} answers")
     try:
@@ -41,6 +45,17 @@ def socket(seen: Seen) -> Finding:
             "socket", False, f"{said}, and to every account of this machine", f"sudo chmod 0660 {path}"
         )
     return Finding("socket", True, said)
+
+
+def _take_settings(seen: Seen) -> None:
+    """An administrator of a running daemon is told which settings it really uses, flags included."""
+    try:
+        ours = seen.machine.uid in (0, seen.daemon.socket_path.stat().st_uid)
+        if ours and not seen.daemon.remote:
+            said = seen.daemon.json("GET", "/homebox/config", timeout_s=ANSWER_S)
+            seen.settings = msgspec.convert(said["settings"], Settings)
+    except (OSError, HomeboxError, KeyError, TypeError, msgspec.ValidationError):
+        return  # another version, or somebody who may not: what the files say will do
 
 
 def _open_to_all(path: Path) -> bool:

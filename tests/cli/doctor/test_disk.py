@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from homebox.cli.doctor import disk
+from homebox.cli.doctor.command import CHECKS, run
+from homebox.cli.doctor.seen import Finding
+from homebox.daemon.keys import Keys
 from homebox.errors import BadFile, HomeboxError
 from homebox.library.manifest import Manifest, WeightFile
+from homebox.library.store import Library
 
 from .conftest import MadeUp
 
@@ -106,6 +112,42 @@ def test_a_state_directory_that_others_may_write_is_found(it: MadeUp) -> None:
     it.state.chmod(0o777)
     found = it.find(disk.state)
     assert not found.ok and found.fix == f"chmod go-w {it.state}"
+
+
+def test_an_account_that_may_not_look_is_told_so_and_blamed_for_nothing(it: MadeUp, weights: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become somebody else")
+    it.state.chmod(0o700)
+    it.health = {"state": "ready", "model": MODEL}
+    Library(it.state).models(), Keys(it.state).all()  # what is imported late must not be, as nobody
+    it.settings["listen"] = "127.0.0.1:1"
+    found = as_nobody(
+        lambda: {name: run(name, CHECKS[name], it.seen) for name in ("model", "disk", "state", "lan")}
+    )
+    assert all(finding.ok for finding in found.values()), found
+    assert "closed to this account" in found["model"].found and "cannot be counted" in found["lan"].found
+    it.health = None
+    found = as_nobody(lambda: {name: run(name, CHECKS[name], it.seen) for name in ("model", "disk")})
+    assert not any(finding.ok for finding in found.values())
+    assert all(finding.fix for finding in found.values())
+
+
+def as_nobody(look: Callable[[], dict[str, Finding]]) -> dict[str, Finding]:
+    """What is found by a child with the uid of nobody."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(writer, msgspec.json.encode(look()))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as said:
+        found = msgspec.json.decode(said.read(), type=dict[str, Finding])
+    os.waitpid(child, 0)
+    return found
 
 
 def test_the_services_own_directory_is_the_one_that_is_meant(it: MadeUp) -> None:

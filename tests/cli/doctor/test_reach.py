@@ -38,6 +38,23 @@ def test_a_socket_says_who_may(fake: FakeDaemon, it: MadeUp) -> None:
     assert seen.ready
 
 
+def test_the_settings_of_a_running_daemon_count_and_not_those_of_the_files(
+    fake: FakeDaemon, it: MadeUp
+) -> None:
+    it.is_(uid=os.getuid())
+    settings = {"listen": "127.0.0.1:1"}
+    fake.when("GET", "/homebox/config", lambda exchange: exchange.json({"settings": settings}))
+    for told, listen in (({"listen": "127.0.0.1:1"}, "127.0.0.1:1"), ({"of": "another version"}, "")):
+        settings = told
+        seen = it.seen
+        assert reach.socket(seen).ok and seen.settings.listen == listen
+
+
+def test_somebody_elses_account_does_not_ask_for_what_it_may_not_have(fake: FakeDaemon, it: MadeUp) -> None:
+    it.is_(uid=os.getuid() + 4321)
+    assert it.find(reach.socket).ok and not fake.requests("/homebox/config")
+
+
 def owner() -> str:
     return {0: "root", 1000: "anna"}.get(os.getuid(), "homebox")
 
