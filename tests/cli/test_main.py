@@ -27,6 +27,7 @@ HEAVY = (
 )
 # Typer, msgspec, http.client and what they stand on. A new import that matters shows here long before the clock does.
 MOST_MODULES = {("--help",): 170, ("ask", "--help"): 170, ("ask", "Why?"): 260}
+SERVICE = ("install", "uninstall", "start", "stop", "restart", "reload", "status", "logs", "reset")
 
 
 @pytest.mark.parametrize("args", MOST_MODULES, ids=" ".join)
@@ -65,7 +66,7 @@ def test_the_help_of_the_root_lists_every_command_and_examples(homebox: Shell) -
 def test_every_command_has_help_with_an_example(homebox: Shell, name: str) -> None:
     ran = homebox(name, "-h")
     assert ran.code == 0 and ran.err == ""
-    subcommands = {"streams": ("list", "cancel")}.get(name, ())
+    subcommands = {"streams": ("list", "cancel"), "service": SERVICE}.get(name, ())
     for text in [homebox(name, sub, "--help").out for sub in subcommands] or [ran.out]:
         assert "Example" in text and f"homebox {name}" in text
 
