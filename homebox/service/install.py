@@ -111,8 +111,7 @@ def check_readable(place: Place) -> None:
 def install(place: Place, *, start: bool) -> list[Step]:
     """`start`: also start it now, which only makes sense with a model."""
     writes = [Write(path, text) for path, text in files(place, program()).items()]
-    booted = systemctl.BOOTED.is_dir()
-    units = systemctl.show(place.user) if booted else {name: {} for name in UNITS}
+    units = _known(place.user)
     steps: list[Step] = list(writes)
     if place.sysusers is not None:
         made = Run(("systemd-sysusers", str(place.sysusers)), due=not _people_exist())
@@ -173,6 +172,16 @@ def check_root(place: Place, verb: str) -> None:
             f"homebox service {verb} changes this machine's service, which only root may",
             hint=f"sudo homebox service {verb}, or for a box of your own: homebox service {verb} --user",
         )
+
+
+def _known(user: bool) -> dict[str, dict[str, str]]:
+    """What systemd knows of our units; nothing where it cannot be asked, so that a plan can be shown everywhere."""
+    try:
+        if systemctl.BOOTED.is_dir():
+            return systemctl.show(user)
+    except HomeboxError:
+        pass  # a real run is told by its first command
+    return {name: {} for name in UNITS}
 
 
 def _people_exist() -> bool:

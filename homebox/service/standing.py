@@ -69,16 +69,17 @@ def look(user: bool) -> Standing:
 
 
 def failure(user: bool, doing: str) -> HomeboxError | None:
-    """What to tell somebody whose `doing` has left the service down; None where it is not."""
+    """What to tell somebody whose `doing` has failed because the daemon does not stay up; None where it is not that."""
     try:
         now = look(user)
     except NotFound:
         return None
-    if now.state not in DOWN:
+    if now.state not in (*DOWN, State.STARTING):
         return None
-    return HomeboxError(
-        f"{doing} failed: {now.why}", hint="\n  ".join([now.next_step, "Its last words:", *now.last_words])
-    )
+    words = now.last_words or systemctl.last_words(user)
+    why = now.why or "it ended, and systemd is starting it again"
+    step = now.next_step or _next_step(State.RESTARTING, user)
+    return HomeboxError(f"{doing} failed: {why}", hint="\n  ".join([step, "Its last words:", *words]))
 
 
 def _state(socket: dict[str, str], service: dict[str, str]) -> State:

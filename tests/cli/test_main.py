@@ -27,6 +27,7 @@ HEAVY = (
 )
 # Typer, msgspec, http.client and what they stand on. A new import that matters shows here long before the clock does.
 MOST_MODULES = {("--help",): 170, ("ask", "--help"): 170, ("ask", "Why?"): 260}
+SERVICE = ("install", "uninstall", "start", "stop", "restart", "reload", "status", "logs", "reset")
 
 
 @pytest.mark.parametrize("args", MOST_MODULES, ids=" ".join)
@@ -67,7 +68,7 @@ def test_every_command_has_help_with_an_example(homebox: Shell, name: str) -> No
     assert ran.code == 0 and ran.err == ""
     subcommands = {
         "streams": ("list", "cancel"),
-        "service": ("install", "uninstall", "logs"),
+        "service": SERVICE,
         "config": ("show", "check", "path"),
         "tls": ("new",),
     }.get(name, ())

@@ -39,8 +39,8 @@ def until(condition: Callable[[], T], within_s: float = 10.0) -> T:
 class Box:
     """`http` speaks over the Unix socket; `address` is the TCP one, where there is one."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.server, self.loop = server, loop
         self.house = server.house
         self.socket = str(server.path)
         self.http = self.client()
@@ -161,7 +161,7 @@ def running(
     if failed:
         thread.join()
         raise failed[0]
-    box = Box(started[0])
+    box = Box(started[0], loop)
     try:
         if ready:
             until(box.ready, within_s=120)

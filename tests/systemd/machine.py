@@ -107,11 +107,7 @@ class Machine:
         binds = {
             sys.base_prefix: "/opt/homebox/python",
             sysconfig.get_path("purelib"): "/opt/homebox/site",
-            str(REPOSITORY / "homebox"): "/opt/homebox/src/homebox",
-            str(REPOSITORY / "systemd"): "/opt/homebox/src/systemd",
-            str(REPOSITORY / "scripts"): "/opt/homebox/src/scripts",
-            str(REPOSITORY / "pyproject.toml"): "/opt/homebox/src/pyproject.toml",
-            str(REPOSITORY / "tests"): "/opt/homebox/src/tests",
+            str(REPOSITORY): "/opt/homebox/src",
         }
         env = {
             "PATH": PATH, "W": str(self._work), "TARGET": TARGET, "MASKED": " ".join(MASKED),

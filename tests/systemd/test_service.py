@@ -57,24 +57,22 @@ def test_a_stopped_engine_is_replaced_and_its_streams_go_on(service: Service) ->
 
 
 def test_a_loop_that_stands_still_trips_the_watchdog_and_the_service_comes_back(service: Service) -> None:
-    service.drop_in("watchdog", WatchdogSec="1")
+    service.drop_in("watchdog", WatchdogSec="2")
     service.start()
     asking = service.begin("[[forever]][[pace=20]]")
     service.machine.ok("systemctl", "kill", "--kill-who=main", "--signal=USR1", "homebox.service")
     code, _, err = ended(asking)
     assert code == 3 and "went away" in err
-    until(lambda: service.machine.show("homebox.service", "NRestarts") == "1" and service.state() == "active")
+    until(lambda: service.machine.show("homebox.service", "NRestarts") != "0" and service.state() == "active")
     assert service.homebox("ask", "[[say=back_again]]", user=MEMBER).stdout == "back again\n"
     journal = service.machine.journal()
     assert "Fatal Python error: Aborted" in journal and "in stand_still" in journal
 
 
 def test_a_service_that_only_waits_is_never_taken_for_one_that_stands_still(service: Service) -> None:
-    service.drop_in("watchdog", WatchdogSec="600ms")
+    service.drop_in("watchdog", WatchdogSec="1500ms")
     service.start()
-    asking = service.begin(
-        "[[forever]][[pace=20]]", "--max-tokens", "100"
-    )  # two seconds: three times the limit
+    asking = service.begin("[[forever]][[pace=20]]", "--max-tokens", "125")  # longer than the limit
     assert ended(asking)[0] == 0
     assert service.machine.show("homebox.service", "NRestarts") == "0"
 
@@ -82,14 +80,14 @@ def test_a_service_that_only_waits_is_never_taken_for_one_that_stands_still(serv
 def test_stopping_lets_a_running_answer_finish_and_turns_others_away(service: Service) -> None:
     service.start()
     engine = service.health()["engine_pid"]
-    asking = service.begin("[[forever]][[pace=20]]", "--max-tokens", "100", "--json")
+    asking = service.begin("[[forever]][[pace=20]]", "--max-tokens", "80", "--json")
     stopping = service.machine.popen("homebox", "service", "stop", stdout=-1, stderr=-1)
     until(lambda: service.health()["state"] == "draining")
     assert service.said().startswith("tiny going down") or service.state() == "deactivating"
     late = service.homebox("ask", "hello", user=MEMBER)
     assert late.returncode == 5 and "going down" in late.stderr
     code, out, err = ended(asking)
-    assert code == 0 and '"completion_tokens":100' in out.replace(" ", ""), out + err
+    assert code == 0 and '"completion_tokens":80' in out.replace(" ", ""), out + err
     assert ended(stopping)[:2] == (0, "stopped\n")
     assert (service.state(), service.machine.show("homebox.service", "Result")) == ("inactive", "success")
     assert not service.machine.path(f"/proc/{engine}").exists()
