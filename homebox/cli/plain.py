@@ -286,8 +286,12 @@ class _Drawing:
 
 def greeting(health: dict[str, Any]) -> str:
     """`smollm2-135m is ready`, `smollm2-135m is loading (weights 31%)`: short, since it comes before every chat."""
-    said = f"{health.get('model') or 'the daemon'} is {health.get('state') or 'there'}"
-    return said + loading_step(health)
+    model, state = health.get("model") or "the daemon", health.get("state") or "there"
+    if state == "paused":
+        return f"{model} is paused {health.get('detail') or ''}; homebox resume ends it"
+    if state == "unloaded":
+        return f"{model} is {health.get('detail') or 'asleep'}"
+    return f"{model} is {state}" + loading_step(health)
 
 
 def converse(conversation: Conversation, first: str | None) -> int:

@@ -48,6 +48,7 @@ class Phase(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
     REPLAY = "replay"
+    HELD = "held"
 
 
 @dataclass(eq=False)
@@ -93,7 +94,7 @@ class Stream:
         )
 
     def place(self, position: int, waiting: int, ahead: tuple[str, ...]) -> None:
-        if self.phase is not Phase.REPLAY or self.submitted:
+        if self.phase not in (Phase.REPLAY, Phase.HELD) or self.submitted:
             self.phase = Phase.WAITING
         self.position = position
         if not self.aborting:
@@ -125,19 +126,19 @@ class Stream:
 
     def lose(self) -> None:
         """The engine that had it is gone, and another follows."""
-        self._leave_engine()
+        self._leave_engine(Phase.REPLAY)
         self.listener.lost()
 
     def hold(self, pause: Pause) -> None:
         """There is no engine until somebody resumes."""
-        self._leave_engine()
+        self._leave_engine(Phase.HELD)
         self.listener.paused(pause)
 
-    def _leave_engine(self) -> None:
+    def _leave_engine(self, phase: Phase) -> None:
         self.submitted = False
         self.prefilled = self.blocks = 0
         if self.phase is not Phase.WAITING:
-            self.phase = Phase.REPLAY
+            self.phase = phase
 
     def abort(self) -> None:
         self.aborted_at = time.monotonic()

@@ -303,7 +303,7 @@ class Turn:
         """What the monitor shows of it."""
         streams = [choice.stream for choice in self.choices if choice.stream]
         phases = {stream.phase for stream in streams}
-        order = (Phase.DECODE, Phase.PREFILL, Phase.REPLAY, Phase.WAITING)
+        order = (Phase.DECODE, Phase.PREFILL, Phase.REPLAY, Phase.HELD, Phase.WAITING)
         return StreamRow(
             id=self.id,
             person=self.person,

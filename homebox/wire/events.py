@@ -132,7 +132,7 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     person: str
-    state: str  # waiting, prefill, decode, replay
+    state: str  # waiting, prefill, decode, replay, held
     model: str
     klass: str
     tokens_in: int

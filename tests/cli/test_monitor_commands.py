@@ -254,6 +254,8 @@ def test_without_a_daemon_and_a_model_each_has_its_fix(homebox: Shell) -> None:
     [
         ({"state": "failed", "detail": "out of memory"}, "Look at the daemon's log"),
         ({"state": "loading"}, "homebox status --wait"),
+        ({"state": "paused", "detail": "by anna since 20:14"}, "homebox resume"),
+        ({"state": "waiting for the GPU", "detail": "torch sees none"}, "nvidia-smi"),
     ],
 )
 def test_an_engine_that_is_not_ready_is_found(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from homebox.client.state import ChatState, ConnectionLost, Phase, apply, fresh_text
 from homebox.wire import events
+from homebox.wire.pause import Pause
 
 USAGE = events.Usage(prompt_tokens=3, completion_tokens=5)
 
@@ -39,6 +40,7 @@ def answers(draw: st.DrawFn) -> list[events.Event]:
                             events.Think(text="hm "),
                             events.Stats(tokens=1, tok_s=None, ttft_ms=None, ctx_used=1, ctx_max=10),
                             events.EngineLost(safe_tokens=1),
+                            events.Paused(pause=Pause(by="leo", since=0.0), safe_tokens=1),
                             events.Prefill(done=1, total=2),
                         ]
                     )

@@ -71,6 +71,7 @@ def test_a_pause_holds_every_dialects_answers_frees_the_engine_and_they_end_as_i
         now = box.snapshot()
         assert now.engine == "paused" and ": game night" in now.engine_detail and now.waiting == 2
         assert [row.blocks for row in now.streams] == [0, 0] and now.blocks is None
+        assert [row.state for row in now.streams] == ["held", "held"]
         assert resume(box).json()["changed"]
         told = box.events(turn)
         assert text_of(told) == whole == other.result()

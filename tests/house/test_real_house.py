@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
@@ -87,6 +88,29 @@ def test_a_kill_of_the_engine_in_mid_answer_is_a_pause_and_health_tells_the_trut
     assert isinstance(told[-1], events.Finished) and told[-1].usage.completion_tokens == 60
     assert box.http.get("/health").status_code == 200
     assert box.snapshot().engine_restarts == restarts + 1
+
+
+def test_a_pause_in_mid_answer_frees_the_engines_memory_and_every_answer_ends_as_if_undisturbed(
+    box: Box,
+) -> None:
+    options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
+    questions = [QUESTION, "Tell me about the moon."]
+    undisturbed = [text_of(box.ask(question, **options)) for question in questions]
+    turns = [box.detach(question, **options) for question in questions]
+    until(lambda: all(box.tokens(turn) >= 8 for turn in turns), within_s=60)
+    engine = psutil.Process(box.http.get("/health").json()["engine_pid"])
+    assert engine.memory_info().rss > 300 * 2**20
+    box.http.post("/homebox/pause", json={"now": True})
+    until(lambda: not engine.is_running(), within_s=10)
+    until(lambda: box.http.get("/health").json()["engine_pid"] is None)
+    now = box.snapshot()
+    assert now.engine == "paused" and now.blocks is None and sum(row.blocks for row in now.streams) == 0
+    assert all(8 <= row.tokens_out < 40 for row in now.streams) and len(now.streams) == 2
+    box.http.post("/homebox/resume", json={})
+    told = [box.events(turn) for turn in turns]
+    assert [text_of(each) for each in told] == undisturbed
+    assert all(any(isinstance(event, events.Paused) for event in each) for each in told)
+    assert until(box.idle, within_s=5)
 
 
 def test_seeded_sampling_gives_the_same_text_alone_and_beside_seven_others(box: Box) -> None:
