@@ -20,7 +20,7 @@ from dataclasses import astuple, dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
-from homebox.errors import BadFile
+from homebox.errors import Unavailable
 
 log = logging.getLogger("homebox.usage")
 
@@ -92,7 +92,7 @@ class Usage:
 
     async def read(self, days: int, person: str | None) -> list[tuple[str, str, Counts]]:
         """Day, person and counts of the last `days` days, newest first, of everybody where `person` is None. Raises
-        BadFile where the file cannot be read."""
+        Unavailable where the file cannot be read."""
         since = (date.fromtimestamp(self._clock()) - timedelta(days=days - 1)).isoformat()
         await self.flush()
 
@@ -104,7 +104,10 @@ class Usage:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, rows)
         except sqlite3.Error as error:
-            raise BadFile(f"{self.path}: {error}", hint="Move it away; a new one is begun.") from None
+            raise Unavailable(
+                f"usage cannot be read: {self.path}: {error}",
+                hint="Restore it from a backup, or move it away: a new one is begun.",
+            ) from None
 
     # ---- on disk
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from homebox.daemon.keys import Keys
 from homebox.daemon.turnbook import TurnBook
+from homebox.daemon.turns import TurnState
 from homebox.errors import HomeboxError, Unauthenticated
 
 log = logging.getLogger("homebox.daemon")
@@ -65,7 +66,7 @@ class Warden:
 
         ended: set[str] = set()
         for turn in self._book.live:
-            if why := lost(turn.key):
+            if turn.state is not TurnState.DONE and (why := lost(turn.key)):
                 ended.add(turn.key or "")
                 turn.cancel(why, Unauthenticated(why))
         for task, key in self._open.items():

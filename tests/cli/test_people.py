@@ -70,11 +70,7 @@ def test_with_a_daemon_they_go_through_it_and_count_at_once(
 ) -> None:
     assert with_daemon("people", "set", "leo", "--role", "kid", "--tokens-per-day", "90").code == 0
     assert box.house.people.member("leo").role == "kid" and not (tmp_path / "state").exists()
-    ran = with_daemon("ask", "--as", "leo", "[[forever]]")
-    assert (
-        ran.code == 0 and "the answer ended here" in ran.err
-    ) or ran.code == 5  # the preamble may be longer
-    ran = with_daemon("ask", "--as", "leo", "again")
+    ran = with_daemon("ask", "--as", "leo", "hello")  # a kid's preamble alone is longer than that
     assert (
         (ran.code, ran.out) == (5, "")
         and "90 are allowed" in ran.err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -221,6 +222,27 @@ def test_openais_clients_get_their_own_words(house: Box, anna: httpx.Client) -> 
     assert (
         "x-should-retry" not in error.headers and "x-ratelimit-limit-requests" not in house.chat("x").headers
     )
+
+
+def test_the_stock_client_raises_its_own_errors_and_does_not_try_a_used_up_day_again(
+    house: Box, anna: httpx.Client
+) -> None:
+    with openai.OpenAI(base_url="http://box/v1", api_key="unused", http_client=anna) as client:
+
+        def create() -> None:
+            client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "[[forever]]"}]
+            )
+
+        give(house, anna, tokens_per_day=50)
+        create()
+        with pytest.raises(openai.RateLimitError, match="50 are allowed"):
+            create()
+        (row,) = anna.get("/homebox/usage?days=1").json()["usage"]
+        assert (row["requests"], row["refused"], row["counted"]) == (1, 1, 50)
+        give(house, anna, models=["small"])
+        with pytest.raises(openai.PermissionDeniedError, match="only small"):
+            create()
 
 
 def test_what_counts_is_said_by_the_usage_and_a_refusal_is_counted(house: Box, anna: httpx.Client) -> None:

@@ -147,7 +147,7 @@ def test_a_key_that_another_process_revokes_takes_its_streams_along_and_an_endle
 
         def watch() -> None:
             try:
-                with hugo.stream("GET", "/homebox/monitor?interval=60") as answer:
+                with hugo.stream("GET", "/homebox/monitor?interval=60", timeout=60) as answer:
                     for line in answer.iter_lines():
                         said.append(line)
             except httpx.HTTPError:

@@ -245,6 +245,7 @@ def test_keys_are_made_listed_and_revoked_by_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOMEBOX_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("HOMEBOX_SOCKET", str(tmp_path / "no.sock"))
     people.new("anna")
     key, warning = capsys.readouterr()
     assert key.startswith("hb_") and "cannot be shown again" in warning
@@ -263,7 +264,8 @@ def test_a_key_that_cannot_be_shown_is_taken_back(tmp_path: Path) -> None:
         script = f"exec {sys.executable} -c 'from homebox.cli.main import main; main()' people keys new anna {target}"
         done = subprocess.run(
             ["sh", "-c", script],
-            env=os.environ | {"HOMEBOX_STATE_DIR": str(tmp_path)},
+            env=os.environ
+            | {"HOMEBOX_STATE_DIR": str(tmp_path), "HOMEBOX_SOCKET": str(tmp_path / "no.sock")},
             capture_output=True,
             text=True,
             timeout=20,
