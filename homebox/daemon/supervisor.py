@@ -21,7 +21,7 @@ from functools import partial
 
 from homebox import errors
 from homebox.daemon.engine_process import EngineProcess
-from homebox.daemon.streams import Listener, Stream
+from homebox.daemon.streams import Listener, Phase, Stream
 from homebox.wire import frames
 
 log = logging.getLogger("homebox.engine")
@@ -155,6 +155,8 @@ class Supervisor:
         if self.state in (EngineState.FAILED, EngineState.STOPPED):
             raise self.unavailable()
         stream = Stream(submit, listener)
+        # The last place, until the engine says which one it is.
+        stream.position = 1 + sum(other.phase is Phase.WAITING for other in self._streams.values())
         if not self._streams:
             self._heard_at = time.monotonic()  # silence is only a stall from now on
         self._streams[stream.id] = stream
