@@ -428,3 +428,12 @@ def test_who_has_heard_the_end_of_an_answer_is_not_told_that_the_daemon_goes_dow
         daemon.process.send_signal(signal.SIGTERM)
         assert daemon.process.wait(10) == 0
         cancel.join()
+
+
+def test_a_second_daemon_for_the_same_state_is_refused(model: Path, tmp_path: Path) -> None:
+    with served(model, tmp_path) as daemon:
+        elsewhere = ["--model", "tiny", "--socket", str(tmp_path / "other.sock")]
+        second = serve_command("serve", *elsewhere, state=tmp_path)
+        assert second.returncode == 5
+        assert f"process {daemon.process.pid} works on the state directory" in second.stderr
+        assert daemon.http.get("/health").status_code == 200
