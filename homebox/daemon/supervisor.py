@@ -25,7 +25,7 @@ from homebox.daemon.engine_state import CLOSED, DORMANT, EngineState, Happened, 
 from homebox.daemon.live import Live
 from homebox.daemon.patience import Patience, Retries
 from homebox.daemon.silence import Silence, left_loading, left_working
-from homebox.daemon.streams import Listener, Stream
+from homebox.daemon.streams import Listener, Phase, Stream
 from homebox.wire import frames
 from homebox.wire.pause import Pause
 
@@ -144,6 +144,8 @@ class Supervisor:
         if self.state is EngineState.UNLOADED:
             self.resume()
         stream = Stream(submit, listener)
+        # The last place, until the engine says which one it is.
+        stream.position = 1 + sum(other.phase is Phase.WAITING for other in self._live)
         if not self._live:
             self._silence.heard()  # silence is only a stall from now on
         self._live.add(stream)

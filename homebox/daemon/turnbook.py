@@ -298,7 +298,8 @@ class TurnBook:
         """Take nothing new, let what runs finish for so long, then end the rest with its text kept."""
         self.draining = True
         for turn in self.live:
-            turn.watcher.going_down(within_s)
+            if turn.state is not TurnState.DONE:  # its reader has heard the end already
+                turn.watcher.going_down(within_s)
         deadline = time.monotonic() + within_s
         while self._live and (left := deadline - time.monotonic()) > 0:
             waits = [asyncio.ensure_future(turn.free.wait()) for turn in self.live]

@@ -112,3 +112,12 @@ def test_a_reader_who_stops_reading_holds_nobody(box: Box) -> None:
         until(box.idle)  # the engine has finished the stuck one's answer, too
         with contextlib.suppress(httpx.HTTPError):
             assert box.chat("[[say=hello]]").status_code == 200
+
+
+def test_who_waits_has_a_place_before_the_engine_has_said_one(model: Path, tmp_path: Path) -> None:
+    with running(model, tmp_path, max_running=1) as box:
+        first = box.detach("[[forever]][[pace=1500]]")  # the engine hears of the others after this step
+        until(lambda: next(row for row in box.streams() if row["id"] == first)["state"] != "waiting")
+        turns = [box.detach("hello") for _ in range(2)]
+        rows = {row["id"]: row for row in box.streams()}
+        assert [rows[turn]["position"] for turn in turns] == [1, 2]

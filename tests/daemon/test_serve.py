@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -405,3 +406,37 @@ def test_a_socket_that_is_in_use_is_said_in_one_line(model: Path, tmp_path: Path
         and "another daemon is listening" in taken.stderr
         and "Traceback" not in taken.stderr
     )
+
+
+def test_who_has_heard_the_end_of_an_answer_is_not_told_that_the_daemon_goes_down(
+    model: Path, tmp_path: Path
+) -> None:
+    with served(model, tmp_path, drain_s=2) as daemon:
+        ask = {"messages": [{"role": "user", "content": "[[forever]][[deaf]][[pace=10]]"}], "detach": True}
+        turn = daemon.http.post("/homebox/ask", json=ask).json()["turn"]
+        until(lambda: any(row["tokens_out"] for row in daemon.http.get("/homebox/streams").json()["streams"]))
+        # The engine never confirms this abort: the answer is over for its reader, and its blocks are not free.
+
+        def withdraw() -> None:
+            with contextlib.suppress(httpx.HTTPError):  # it waits for the blocks until the daemon is gone
+                daemon.http.delete(f"/homebox/turns/{turn}")
+
+        cancel = threading.Thread(target=withdraw)
+        cancel.start()
+        before = read_events(daemon.http.get(f"/homebox/turns/{turn}/events").content)
+        assert isinstance(before[-1], events.Finished)
+        daemon.process.send_signal(signal.SIGTERM)
+        until(lambda: daemon.http.get("/health").json()["state"] == "draining")
+        assert read_events(daemon.http.get(f"/homebox/turns/{turn}/events").content) == before
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(10) == 0
+        cancel.join()
+
+
+def test_a_second_daemon_for_the_same_state_is_refused(model: Path, tmp_path: Path) -> None:
+    with served(model, tmp_path) as daemon:
+        elsewhere = ["--model", "tiny", "--socket", str(tmp_path / "other.sock")]
+        second = serve_command("serve", *elsewhere, state=tmp_path)
+        assert second.returncode == 5
+        assert f"process {daemon.process.pid} works on the state directory" in second.stderr
+        assert daemon.http.get("/health").status_code == 200
