@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from homebox.config import Settings
-from homebox.daemon.chats import Chats
+from homebox.daemon.chats.exchange import Exchange
+from homebox.daemon.chats.store import Chats
 from homebox.daemon.identity import Identity, Person
 from homebox.daemon.monitor import Monitor
 from homebox.daemon.supervisor import Supervisor
@@ -22,6 +23,7 @@ class House:
     supervisor: Supervisor
     book: TurnBook
     chats: Chats
+    exchange: Exchange
     monitor: Monitor
     identity: Identity
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when endless answers should end

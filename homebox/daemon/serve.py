@@ -75,8 +75,10 @@ class Server:
         self.house.book.draining = True
         self.house.closing.set()
         await self.house.supervisor.stop(kill=kill)
+        await self.house.exchange.close()
         await self.house.monitor.stop()
         await self._close()
+        await self.house.chats.close()
 
     async def _open_tcp(self, host: str, port: int) -> None:
         try:

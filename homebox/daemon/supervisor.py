@@ -148,7 +148,7 @@ class Supervisor:
         if self._watch_timer:
             self._watch_timer.cancel()
         for stream in self.streams:
-            self._end(stream, "cancelled", "the daemon is stopping")
+            self._end(stream, "cancelled", "daemon restarting")
 
     def submit(self, submit: frames.Submit, listener: Listener) -> Stream:
         """Take a request. It waits here while there is no engine. Raises Unavailable when there will be none soon."""
