@@ -293,6 +293,8 @@ def notice(event: events.Event | ConnectionLost) -> str:
     """What a person should know at once, if this event is of that kind."""
     if isinstance(event, events.EngineLost):
         return f"the engine is being restarted; {event.safe_tokens} tokens are safe, the answer goes on"
+    if isinstance(event, events.Notice):
+        return event.message
     if isinstance(event, events.GoingDown):
         return f"the daemon stops in {event.grace_s:.0f} s"
     if isinstance(event, ConnectionLost):

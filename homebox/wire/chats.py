@@ -40,7 +40,8 @@ class ChatList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`siblings`: all messages with the same parent, this one among them, oldest first."""
+    """`siblings`: all messages with the same parent, this one among them, oldest first. `turn`: the last one that
+    worked on this answer."""
 
     id: str
     role: Role
@@ -54,6 +55,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     usage: Usage | None = None
     timing: Timing | None = None
     siblings: list[str] = []
+    turn: str | None = None
 
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):

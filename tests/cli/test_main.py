@@ -65,7 +65,10 @@ def test_the_help_of_the_root_lists_every_command_and_examples(homebox: Shell) -
 def test_every_command_has_help_with_an_example(homebox: Shell, name: str) -> None:
     ran = homebox(name, "-h")
     assert ran.code == 0 and ran.err == ""
-    subcommands = {"streams": ("list", "cancel")}.get(name, ())
+    subcommands = {
+        "streams": ("list", "cancel"),
+        "chats": ("list", "show", "search", "rename", "rm", "undelete", "export", "import"),
+    }.get(name, ())
     for text in [homebox(name, sub, "--help").out for sub in subcommands] or [ran.out]:
         assert "Example" in text and f"homebox {name}" in text
 

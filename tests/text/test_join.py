@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def oddly_cut(tokenizer: Tokenizer, text: str, cuts: list[int]) -> list[int]:
     """The text in tokens, cut in places where the tokeniser would not."""
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    pieces = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [text[start:end] for start, end in itertools.pairwise(places)]
     return [one for piece in pieces for one in tokenizer.words(piece)]
 
 

@@ -281,7 +281,11 @@ def title_of(text: str) -> str:
 def view(db: sqlite3.Connection, chat: str, *, whole: bool) -> ChatView:
     """The current path, or every message. Raises NotFound."""
     row = find(db, chat)
-    rows = db.execute("SELECT * FROM messages WHERE chat = ? ORDER BY n", (chat,)).fetchall()
+    rows = db.execute(
+        """SELECT *, (SELECT turn FROM turns WHERE answer = messages.id ORDER BY rowid DESC LIMIT 1) AS turn
+           FROM messages WHERE chat = ? ORDER BY n""",
+        (chat,),
+    ).fetchall()
     children: dict[str | None, list[str]] = {}
     for each in rows:
         children.setdefault(each["parent"], []).append(each["id"])
@@ -293,11 +297,6 @@ def view(db: sqlite3.Connection, chat: str, *, whole: bool) -> ChatView:
             shown.append(by_id[at])
             at = by_id[at]["parent"]
         shown.reverse()
-    growing = db.execute(
-        """SELECT answer, turn FROM turns JOIN messages ON messages.id = answer
-           WHERE turns.chat = ? AND state = 'growing' ORDER BY turns.created""",
-        (chat,),
-    )
     return ChatView(
         id=row["id"],
         title=row["title"],
@@ -307,7 +306,7 @@ def view(db: sqlite3.Connection, chat: str, *, whole: bool) -> ChatView:
         model=row["model"],
         head=row["head"],
         messages=[_view(each, children[each["parent"]]) for each in shown],
-        turns={each["answer"]: each["turn"] for each in growing},
+        turns={each["id"]: each["turn"] for each in rows if each["state"] == "growing"},
     )
 
 
@@ -325,6 +324,7 @@ def _view(row: sqlite3.Row, siblings: list[str]) -> MessageView:
         usage=usage_of(row),
         timing=timing_of(row),
         siblings=siblings,
+        turn=row["turn"],
     )
 
 
