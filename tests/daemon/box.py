@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,8 +39,8 @@ def until(condition: Callable[[], T], within_s: float = 10.0) -> T:
 class Box:
     """`http` speaks over the Unix socket; `address` is the TCP one, where there is one."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.server, self._loop = server, loop
         self.house = server.house
         self.socket = str(server.path)
         self.http = self.client()
@@ -54,6 +54,10 @@ class Box:
     def address(self) -> str:
         host, port = self.server.addresses[0]
         return f"http://{host}:{port}"
+
+    def on_loop(self, what: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a coroutine of the daemon's own parts gives."""
+        return asyncio.run_coroutine_threadsafe(what(), self._loop).result(20)
 
     # ---- shorthand
 
@@ -160,7 +164,7 @@ def running(
     if failed:
         thread.join()
         raise failed[0]
-    box = Box(started[0])
+    box = Box(started[0], loop)
     try:
         if ready:
             until(box.ready, within_s=120)
