@@ -13,7 +13,15 @@ import httpx
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 
 from homebox.daemon.chats import growing, schema, shelf, transfer, tree
 from homebox.daemon.chats.growing import Ending, Piece
@@ -34,6 +42,7 @@ class Chat:
     parents: dict[str, str | None] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
+    questions: set[str] = field(default_factory=set)
     head: str | None = None
     deleted: bool = False
 
@@ -53,21 +62,27 @@ class Chat:
 class Tree(RuleBasedStateMachine):
     """The functions of a person's file against a model of it in a few lines."""
 
-    chats = Bundle("chats")
     messages = Bundle("messages")
 
-    @initialize()
-    def begin(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.db = schema.open_file(schema.MEMORY)
         self.model: dict[str, Chat] = {}
         self.turns = 0
 
-    @rule(target=chats)
-    def new_chat(self) -> str:
+    @initialize(target=messages)
+    def first_words(self) -> Any:
+        return multiple(*(("c0", name) for name in self._new_chat("c0")))
+
+    @rule(target=messages)
+    @precondition(lambda self: len(self.model) < 3)
+    def new_chat(self) -> Any:
         name = f"c{len(self.model)}"
+        return multiple(*((name, each) for each in self._new_chat(name)))
+
+    def _new_chat(self, name: str) -> tuple[str, str]:
         self.model[name] = Chat()
-        self._submit(name, None, "hello")
-        return name
+        return self._submit(name, None, "hello")
 
     def _submit(
         self, chat: str, parent: str | None, text: str | None, answer: str | None = None
@@ -87,15 +102,17 @@ class Tree(RuleBasedStateMachine):
         if text is not None:
             expected.parents[question], expected.texts[question] = parent, text
             expected.states[question] = "done"
+            expected.questions.add(question)
         if answer is None:
             expected.parents[made], expected.texts[made] = question, ""
         expected.states[made], expected.head = "growing", made
         return question, made
 
-    @rule(target=messages, chat=chats, data=st.data(), text=WORDS)
-    def say(self, chat: str, data: st.DataObject, text: str) -> Any:
+    @rule(target=messages, message=messages, data=st.data(), text=WORDS)
+    def say(self, message: tuple[str, str], data: st.DataObject, text: str) -> Any:
+        chat, name = message
         expected = self.model[chat]
-        parent = data.draw(st.sampled_from([None, ROOT, *expected.parents]))
+        parent = data.draw(st.sampled_from([None, ROOT, name]))
         if expected.deleted:
             with pytest.raises(NotFound):
                 tree.place_to_say(self.db, chat, "new", None, parent)
@@ -117,11 +134,12 @@ class Tree(RuleBasedStateMachine):
         except HomeboxError:
             return multiple()
         question = place.path[-1].id
-        assert question in (name, expected.parents[name])
+        assert question == (name if name in expected.questions else expected.parents[name])
         return multiple((chat, self._submit(chat, question, None)[1]))
 
-    @rule(chat=chats, pieces=st.lists(WORDS, max_size=3), how=st.sampled_from(["fold", "crash"]))
-    def end_what_grows(self, chat: str, pieces: list[str], how: str) -> None:
+    @rule(message=messages, pieces=st.lists(WORDS, max_size=3), how=st.sampled_from(["fold", "crash"]))
+    def end_what_grows(self, message: tuple[str, str], pieces: list[str], how: str) -> None:
+        chat = message[0]
         for name in [name for name, state in self.model[chat].states.items() if state == "growing"]:
             for piece in pieces:
                 growing.append(self.db, name, Piece(piece, "", [7]))
@@ -154,7 +172,8 @@ class Tree(RuleBasedStateMachine):
             tree.go_to(self.db, chat, name)
             self.model[chat].head = self.model[chat].leaf_below(name)
 
-    @rule(target=chats, message=messages)
+    @rule(target=messages, message=messages)
+    @precondition(lambda self: len(self.model) < 5)
     def branch(self, message: tuple[str, str]) -> Any:
         chat, name = message
         expected = self.model[chat]
@@ -169,22 +188,26 @@ class Tree(RuleBasedStateMachine):
             dict(zip(path, [None, *path], strict=False)),
             {new: expected.texts[was] for new, was in zip(path, old, strict=True)},
             {new: expected.states[was] for new, was in zip(path, old, strict=True)},
+            {new for new, was in zip(path, old, strict=True) if was in expected.questions},
             path[-1],
         )
-        return made
+        return multiple(*((made, each) for each in path))
 
-    @rule(chat=chats)
-    def delete(self, chat: str) -> None:
+    @rule(message=messages)
+    def delete(self, message: tuple[str, str]) -> None:
+        chat = message[0]
         shelf.delete(self.db, chat)
         self.model[chat].deleted = True
 
-    @rule(chat=chats)
-    def undo(self, chat: str) -> None:
+    @rule(message=messages)
+    def undo(self, message: tuple[str, str]) -> None:
+        chat = message[0]
         shelf.undelete(self.db, chat)
         self.model[chat].deleted = False
 
-    @rule(chat=chats)
-    def export_and_import(self, chat: str) -> None:
+    @rule(message=messages)
+    def export_and_import(self, message: tuple[str, str]) -> None:
+        chat = message[0]
         if self.model[chat].deleted:
             return
         self.db.execute("BEGIN")
@@ -196,7 +219,7 @@ class Tree(RuleBasedStateMachine):
 
     @invariant()
     def the_file_holds_what_the_model_holds(self) -> None:
-        for name, expected in getattr(self, "model", {}).items():
+        for name, expected in self.model.items():
             if expected.deleted:
                 with pytest.raises(NotFound):
                     tree.view(self.db, name, whole=True)
@@ -214,10 +237,9 @@ class Tree(RuleBasedStateMachine):
         assert listed == {name for name, chat in self.model.items() if not chat.deleted}
 
     def teardown(self) -> None:
-        if hasattr(self, "db"):
-            self.db.execute("INSERT INTO message_words (message_words) VALUES ('integrity-check')")
-            assert not self.db.execute("PRAGMA foreign_key_check").fetchall()
-            self.db.close()
+        self.db.execute("INSERT INTO message_words (message_words, rank) VALUES ('integrity-check', 1)")
+        assert not self.db.execute("PRAGMA foreign_key_check").fetchall()
+        self.db.close()
 
 
 TestTree = Tree.TestCase
@@ -298,6 +320,37 @@ def test_people_who_do_everything_at_once_end_with_the_tree_that_they_were_told_
             if each["parent"] is not None:
                 assert by_id[each["question"]]["parent"] == each["parent"]
     assert not box.house.exchange._savers, "everything is on disk"
+
+
+def test_an_answer_that_is_cut_off_twice_keeps_both_parts_once() -> None:
+    db = schema.open_file(schema.MEMORY)
+    new = tree.Submission(
+        chat="c",
+        key="k",
+        turn="t",
+        model="m",
+        parent=None,
+        question="q",
+        text="hello",
+        answer="a",
+        prompt=[1],
+    )
+    tree.submit(db, new)
+    growing.append(db, "a", Piece("one ", "hm ", [2]))
+    growing.append(db, "a", Piece("two ", "", [3]))
+    assert (growing.recover(db), growing.recover(db)) == (1, 0)
+    again = tree.Submission(
+        chat="c", key="l", turn="u", model="m", parent="q", question="q", text=None, answer="a", goes_on=True,
+        prompt=[1], own=[2, 3],
+    )  # fmt: skip
+    tree.submit(db, again)
+    growing.append(db, "a", Piece("three", "", [4]))
+    assert growing.recover(db) == 1
+    kept = tree.path(db, "a")[-1]
+    assert (kept.text, kept.think, kept.state) == ("one two three", "hm ", "stopped")
+    assert kept.ids == Ids(None, 0, [1], [2, 3, 4])
+    assert [hit.message for hit in shelf.search(db, "two thr")] == ["a"]
+    db.close()
 
 
 def test_the_prompts_of_a_long_chat_are_put_together_from_their_links() -> None:
