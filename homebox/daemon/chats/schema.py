@@ -85,17 +85,16 @@ STEPS: tuple[str, ...] = (
         text, content = 'messages', content_rowid = 'n', tokenize = 'unicode61 remove_diacritics 2'
     );
     CREATE VIRTUAL TABLE chat_words USING fts5 (title, chat UNINDEXED, tokenize = 'unicode61 remove_diacritics 2');
-    INSERT INTO message_words (rowid, text) SELECT n, text FROM messages WHERE text <> '';
+    INSERT INTO message_words (rowid, text) SELECT n, text FROM messages;
     INSERT INTO chat_words (title, chat) SELECT title, id FROM chats WHERE title <> '';
-    CREATE TRIGGER message_said AFTER INSERT ON messages WHEN new.text <> '' BEGIN
+    CREATE TRIGGER message_said AFTER INSERT ON messages BEGIN
         INSERT INTO message_words (rowid, text) VALUES (new.n, new.text);
     END;
     CREATE TRIGGER message_grown AFTER UPDATE OF text ON messages WHEN old.text <> new.text BEGIN
-        INSERT INTO message_words (message_words, rowid, text)
-            SELECT 'delete', old.n, old.text WHERE old.text <> '';
-        INSERT INTO message_words (rowid, text) SELECT new.n, new.text WHERE new.text <> '';
+        INSERT INTO message_words (message_words, rowid, text) VALUES ('delete', old.n, old.text);
+        INSERT INTO message_words (rowid, text) VALUES (new.n, new.text);
     END;
-    CREATE TRIGGER message_gone AFTER DELETE ON messages WHEN old.text <> '' BEGIN
+    CREATE TRIGGER message_gone AFTER DELETE ON messages BEGIN
         INSERT INTO message_words (message_words, rowid, text) VALUES ('delete', old.n, old.text);
     END;
     CREATE TRIGGER chat_begun AFTER INSERT ON chats WHEN new.title <> '' BEGIN
