@@ -181,6 +181,13 @@ class FetchFailed(HomeboxError):
     code = "fetch_failed"
 
 
+class UnusableFile(HomeboxError):
+    """A file of the daemon's own that cannot be used: damaged, or written by a newer version. It is left as it is."""
+
+    http_status = 500
+    code = "unusable_file"
+
+
 class NoSpace(HomeboxError):
     """The disk is too full for what is to come; both figures are in the message."""
 

@@ -304,6 +304,8 @@ def notice(event: events.Event | ConnectionLost) -> str:
             f"the box is paused {event.pause.words()}; {event.safe_tokens} tokens are safe, the answer goes on after"
             " homebox resume"
         )
+    if isinstance(event, events.Notice):
+        return event.message
     if isinstance(event, events.GoingDown):
         return f"the daemon stops in {event.grace_s:.0f} s"
     if isinstance(event, ConnectionLost):

@@ -14,69 +14,34 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
-from homebox.cli.answer import engine_line, loading_step, notice, really_waits, stats_line, waiting_line
+from homebox.cli.answer import loading_step, notice, stats_line
 from homebox.cli.keyboard import Keyboard
-from homebox.client import connection, stream
+from homebox.cli.transcript import Drawing, Transcript
+from homebox.client import chats, stream
 from homebox.client.connection import Daemon
 from homebox.client.patience import Patience
-from homebox.client.sanitise import Sanitiser, clean
-from homebox.client.state import ChatState, ConnectionLost, fresh_text
-from homebox.errors import HomeboxError, from_dict
-from homebox.wire import events
-from homebox.wire.requests import Options, TurnCreated, TurnRequest
+from homebox.client.sanitise import clean
+from homebox.client.state import ChatState, ConnectionLost
+from homebox.errors import HomeboxError, InvalidRequest, from_dict
+from homebox.wire.chats import ContinueRequest, MessageView, RegenerateRequest
+from homebox.wire.requests import Options, TurnRequest
 
 HELP = {
     "/help": "this list",
     "/new": "start a new conversation",
     "/system TEXT": "start a new conversation with this instruction",
+    "/regenerate": "answer the last question again",
+    "/continue": "go on with an answer that was cut off",
+    "/title TEXT": "give this conversation a name",
+    "/chats": "the latest conversations; homebox chat --chat ID goes on with one",
     "/stats": "counts and speeds of the last answer",
     "/quit": "leave (also Ctrl-D)",
 }
-
-
-class Transcript:
-    """Standard output as a growing list of labelled paragraphs."""
-
-    def __init__(self) -> None:
-        self._label = ""  # of the paragraph that is being written
-        self._at_line_start = True
-        self._status = ""
-
-    def write(self, label: str, text: str) -> None:
-        """Go on with the paragraph `label`, or begin one. `text` is sanitised by the caller."""
-        if not text:
-            return
-        if self._label != label:
-            self.end()
-            text = f"{label}: {text}"
-            self._label = label
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        self._at_line_start = text.endswith("\n")
-        self._status = ""
-
-    def end(self) -> None:
-        """Close the open paragraph, so that the next thing starts on its own line."""
-        if not self._at_line_start:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-        self._at_line_start, self._label = True, ""
-
-    def status(self, text: str) -> None:
-        """A line about what goes on, unless it was the last thing said."""
-        if text == self._status:
-            return
-        self.end()
-        sys.stdout.write(f"status: {clean(text)}\n")
-        sys.stdout.flush()
-        self._status = text
-
-    def new_line(self) -> None:
-        """The person has said something: what is told next is news, whatever was told before."""
-        self._status = ""
+LISTED = 10
 
 
 class _Stop:
@@ -122,12 +87,12 @@ class _Stop:
 class Conversation:
     """One chat of the daemon, and the lines that are said in it."""
 
-    def __init__(self, daemon: Daemon, options: Options, system: str | None) -> None:
+    def __init__(self, daemon: Daemon, options: Options, system: str | None, chat: str | None = None) -> None:
+        """`chat` is one that is there already; `resume` shows where it is."""
         self._daemon = daemon
         self._options = options
         self._system = system
-        self._chat = secrets.token_hex(8)
-        self._begun = False  # something was said in this chat
+        self._chat = chat or secrets.token_hex(8)
         self._last: ChatState | None = None
         self._out = Transcript()
         self.exit_code = 0
@@ -135,6 +100,17 @@ class Conversation:
 
     def status(self, text: str) -> None:
         self._out.status(text)
+
+    def resume(self) -> None:
+        """Show the last question and its answer, to its end if it is still being written. Raises NotFound."""
+        shown = chats.show(self._daemon, self._chat)
+        self.status(f"going on with: {shown.title or shown.id} ({len(shown.messages)} messages)")
+        for each in shown.messages[-2:]:
+            if each.id in shown.turns:
+                self._guarded(partial(self._follow, shown.turns[each.id]))
+            else:
+                self._out.write("you" if each.role == "user" else "homebox", clean(each.content))
+                self._out.end()
 
     def say(self, text: str) -> bool:
         """A line that a person typed: a command, or a message whose answer is written out. False means leave."""
@@ -150,7 +126,7 @@ class Conversation:
                 f"there is no command {word}; did you mean {near}? (a space before it sends it as text)"
             )
         elif text.strip():
-            self._turn(text)
+            self._guarded(lambda stop: self._ask(text, stop))
         return True
 
     def _near(self, word: str) -> str:
@@ -163,6 +139,10 @@ class Conversation:
             "/new": self._new,
             "/system": self._set_system,
             "/stats": self._stats,
+            "/regenerate": lambda rest: self._guarded(self._regenerate),
+            "/continue": lambda rest: self._guarded(self._continue),
+            "/title": lambda rest: self._guarded(lambda stop: self._title(rest)),
+            "/chats": lambda rest: self._guarded(lambda stop: self._list()),
         }.get(word)
 
     def _help(self, rest: str) -> None:
@@ -170,53 +150,76 @@ class Conversation:
             self.status(f"{name:14} {about}")
 
     def _new(self, rest: str) -> None:
-        self._begin()
+        self._chat = secrets.token_hex(8)
         self.status("a new conversation")
 
     def _set_system(self, rest: str) -> None:
         self._system = rest or None
-        self._begin()
+        self._chat = secrets.token_hex(8)
         self.status("a new conversation, " + ("with this instruction" if rest else "without an instruction"))
-
-    def _begin(self) -> None:
-        self._chat, self._begun = secrets.token_hex(8), False
 
     def _stats(self, rest: str) -> None:
         self.status(stats_line(self._last) if self._last else "nothing has been answered yet")
 
-    def _turn(self, text: str) -> None:
+    def _title(self, title: str) -> None:
+        chats.change(self._daemon, self._chat, title=title)
+        self.status(f"this conversation is called: {title}")
+
+    def _list(self) -> None:
+        for row, _ in zip(chats.rows(self._daemon, page=LISTED), range(LISTED), strict=False):
+            self.status(f"{row.id}  {row.title}")
+
+    # ---- answers
+
+    def _guarded(self, what: Callable[[_Stop], None]) -> None:
+        """Ctrl-C stops an answer; whatever goes wrong is said, and the conversation goes on."""
         stop = _Stop(self._daemon)
         try:
             with stop:
-                self._last = self._answer(text, stop)
+                what(stop)
         except KeyboardInterrupt:
             self.status("left to the daemon; homebox streams list shows whether it still writes")
         except HomeboxError as error:
             self._failed(error)
         self.stopped = stop.asked
 
-    def _answer(self, text: str, stop: _Stop) -> ChatState:
-        request = TurnRequest(
-            key=secrets.token_hex(16), text=text, system=self._system, options=self._options
+    def _ask(self, text: str, stop: _Stop) -> None:
+        self._follow(
+            self._begin(
+                chats.path(self._chat, "turns"),
+                TurnRequest(key=_key(), text=text, system=self._system, options=self._options),
+            ),
+            stop,
         )
-        created = self._start(request)
-        if created is None:
-            self.status("the conversation so far is lost in the daemon; a new one begins")
-            self._begin()
-            created = self._start(request)
-        assert created is not None  # a new chat cannot be lost
-        self._begun = True
-        stop.watch(created.turn)
-        state, drawing = ChatState(), _Drawing(self._out)
+
+    def _regenerate(self, stop: _Stop) -> None:
+        request = RegenerateRequest(key=_key(), options=self._options)
+        self._follow(self._begin(chats.path(self._chat, "regenerate"), request), stop)
+
+    def _continue(self, stop: _Stop) -> None:
+        last = self._last_message()
+        request = ContinueRequest(key=_key(), options=self._options)
+        turn = self._begin(f"/homebox/turns/{last.turn}/continue", request)
+        self._follow(turn, stop, ChatState(text=last.content, think=last.think))
+
+    def _last_message(self) -> MessageView:
+        messages = chats.show(self._daemon, self._chat).messages
+        if not messages or messages[-1].turn is None:
+            raise InvalidRequest("there is no answer to go on with")
+        return messages[-1]
+
+    def _follow(self, turn: str, stop: _Stop, begun: ChatState | None = None) -> None:
+        stop.watch(turn)
+        state, drawing = begun or ChatState(), Drawing(self._out)
         with Patience(self._daemon, drawing.explain) as patience:
-            for after, event in stream.follow(self._daemon, created.turn):
+            for after, event in stream.follow(self._daemon, turn, begun=begun):
                 with patience.hear(after):
                     drawing.draw(state, after, event)
                 state = after
         self._finish(state, drawing, stopped=stop.asked)
-        return state
+        self._last = state
 
-    def _start(self, request: TurnRequest) -> TurnCreated | None:
+    def _begin(self, path: str, request: TurnRequest | RegenerateRequest | ContinueRequest) -> str:
         away = False
 
         def on_retry(lost: ConnectionLost) -> None:
@@ -224,22 +227,22 @@ class Conversation:
             away = True
             self.status(notice(lost))
 
-        created = stream.start_turn(self._daemon, self._chat, request, begun=self._begun, on_retry=on_retry)
+        created = stream.begin(self._daemon, path, request, on_retry=on_retry)
         if away:
             self.status("the daemon is back")
-        return created
+        return created.turn
 
-    def _finish(self, state: ChatState, drawing: _Drawing, *, stopped: bool) -> None:
+    def _finish(self, state: ChatState, drawing: Drawing, *, stopped: bool) -> None:
         self._out.end()
         finished = state.finished
         if finished is None:
             return
         tokens = finished.usage.completion_tokens
-        if finished.error or finished.reason == "error":
-            self._failed(from_dict(finished.error or {"code": "engine_failed", "message": finished.detail}))
-        elif finished.reason == "cancelled":
+        if finished.reason == "cancelled":
             how = "stopped by you" if stopped else finished.detail or "stopped from elsewhere"
             self.status(f"{how} at {tokens} tokens - kept")
+        elif finished.error or finished.reason == "error":
+            self._failed(from_dict(finished.error or {"code": "engine_failed", "message": finished.detail}))
         elif finished.reason == "length":
             ended = f"here: {finished.detail}" if finished.detail else f"at its limit of {tokens} tokens"
             self.status(f"the answer ended {ended}")
@@ -251,37 +254,8 @@ class Conversation:
         self.status(" - ".join(part for part in (error.message, error.hint) if part))
 
 
-class _Drawing:
-    """Writes one answer's events as they change its state."""
-
-    def __init__(self, out: Transcript) -> None:
-        self._out = out
-        self._text = Sanitiser()
-        self._thoughts = Sanitiser()
-        self._why = ""  # the engine is not ready: more than a place in the queue
-
-    def explain(self, health: dict[str, Any]) -> None:
-        self._why = engine_line(health).partition(" (")[0]  # every step of it would be many lines
-        if self._why:
-            self._out.status(self._why)
-
-    @property
-    def removed(self) -> int:
-        return self._text.removed
-
-    def draw(self, before: ChatState, after: ChatState, event: events.Event | ConnectionLost) -> None:
-        if said := notice(event):
-            self._out.status(said)
-        elif (
-            (line := waiting_line(after, connection.own_name()))
-            and not isinstance(event, ConnectionLost)
-            and really_waits(before, event)
-        ):
-            self._out.status(self._why or line)
-        if after.think != before.think:
-            self._out.write("thinking", self._thoughts.feed(after.think[len(before.think) :]))
-        if after.text != before.text:
-            self._out.write("homebox", self._text.feed(fresh_text(before, after)))
+def _key() -> str:
+    return secrets.token_hex(16)
 
 
 def greeting(health: dict[str, Any]) -> str:

@@ -49,6 +49,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     paused: events.Paused | None = None  # until the answer goes on
     connection_lost: ConnectionLost | None = None  # until something arrives again
     going_down: events.GoingDown | None = None
+    notice: events.Notice | None = None  # the last one
 
     @property
     def done(self) -> bool:
@@ -110,7 +111,10 @@ def _finished(state: ChatState, event: events.Finished) -> ChatState:
 
 
 def _resync(state: ChatState, event: events.Resync) -> ChatState:
-    return _with(state, text=event.text, lost=False, phase=Phase.WRITING if event.text else state.phase)
+    # A daemon that was killed may have kept a little less than the reader has seen: that is not taken away again.
+    text = state.text if state.text.startswith(event.text) else event.text
+    think = state.think if state.think.startswith(event.think) else event.think
+    return _with(state, text=text, think=think, lost=False, phase=Phase.WRITING if text else state.phase)
 
 
 _APPLY: dict[type, Any] = {
@@ -127,5 +131,6 @@ _APPLY: dict[type, Any] = {
     ),
     events.GoingDown: lambda state, event: _with(state, going_down=event),
     events.Resync: _resync,
+    events.Notice: lambda state, event: _with(state, notice=event),
     events.Heartbeat: lambda state, event: state,
 }

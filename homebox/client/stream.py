@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
 
 from homebox.client.connection import SILENCE_S, Daemon, Reply
 from homebox.client.state import ChatState, ConnectionLost, apply
-from homebox.errors import DaemonUnreachable, HomeboxError, NotFound, Unavailable, UsageError
+from homebox.errors import DaemonUnreachable, HomeboxError, Unavailable, UsageError
 from homebox.wire import events
 from homebox.wire.requests import AskRequest, TurnCreated, TurnRequest
+
+if TYPE_CHECKING:  # `homebox ask` does without
+    from homebox.wire.chats import ContinueRequest, RegenerateRequest
 
 RETRY_S = (1.0, 2.0, *(5.0,) * 12)
 
@@ -77,25 +81,21 @@ def attach(daemon: Daemon, turn: str, *, timeout_s: float = SILENCE_S) -> Reply:
     return daemon.open("GET", f"/homebox/turns/{quote(whole, safe='')}/events", timeout_s=timeout_s)
 
 
-def start_turn(
+def begin(
     daemon: Daemon,
-    chat: str,
-    request: TurnRequest,
+    path: str,
+    request: TurnRequest | RegenerateRequest | ContinueRequest,
     *,
-    begun: bool = False,
     on_retry: Callable[[ConnectionLost], None],
     delays: Sequence[float] = RETRY_S,
     pause: Callable[[float], object] = time.sleep,
-) -> TurnCreated | None:
-    """Store a message and queue its answer. Safe to repeat, since its key makes it one turn; so it is repeated while
-    the daemon is away. With `begun` something was said in this chat before: None if the daemon no longer has it, since
-    it would make an empty one. Raises the daemon's error if it is refused, DaemonUnreachable after the last try."""
+) -> TurnCreated:
+    """Begin a turn: `path` is the route, and the request has a key. Safe to repeat, since the key makes it one turn; so
+    it is repeated while the daemon is away. Raises the daemon's error if it is refused, DaemonUnreachable after the
+    last try."""
     for delay in (*delays, None):
         try:
-            if begun and not _knows(daemon, chat):
-                return None
-            made = daemon.json("POST", f"/homebox/chats/{chat}/turns", request)
-            return msgspec.convert(made, TurnCreated)
+            return msgspec.convert(daemon.json("POST", path, request), TurnCreated)
         except DaemonUnreachable:
             if delay is None:
                 raise
@@ -104,26 +104,19 @@ def start_turn(
     raise AssertionError("the last try returns or raises")
 
 
-def _knows(daemon: Daemon, chat: str) -> bool:
-    try:
-        daemon.json("GET", f"/homebox/chats/{chat}")
-    except NotFound:
-        return False
-    return True
-
-
 def follow(
     daemon: Daemon,
     turn: str,
     *,
+    begun: ChatState | None = None,
     delays: Sequence[float] = RETRY_S,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[Step]:
-    """The events of a turn to its end, each once, across any number of broken connections.
+    """The events of a turn of a chat to its end, each once, across any number of broken connections and restarts of the
+    daemon, which keeps what it has written. `begun` is what the reader has of an answer that goes on.
 
-    A break is yielded as `ConnectionLost`. Raises DaemonUnreachable when the daemon stays away for all of `delays`,
-    NotFound when it is back and no longer knows the turn."""
-    state = ChatState()
+    A break is yielded as `ConnectionLost`. Raises DaemonUnreachable when the daemon stays away for all of `delays`."""
+    state = begun or ChatState()
     tries = 0
     while True:
         try:
@@ -138,13 +131,6 @@ def follow(
                         return
                     if state.lost:
                         break
-        except NotFound:
-            if not state.connection_lost:
-                raise
-            raise NotFound(
-                "the daemon was restarted and no longer knows this answer; what had arrived is above",
-                hint="Ask again.",
-            ) from None
         except (DaemonUnreachable, Unavailable):  # away, going down, or not yet up again
             pass
         if tries == len(delays):

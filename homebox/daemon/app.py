@@ -15,7 +15,8 @@ from aiohttp import web
 from homebox.config import Current, Settings, size_bytes
 from homebox.daemon.asked import say_id
 from homebox.daemon.audit import Audit
-from homebox.daemon.chats import Chats
+from homebox.daemon.chats.exchange import Exchange
+from homebox.daemon.chats.store import Chats
 from homebox.daemon.door import door, mark
 from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
 from homebox.daemon.identity import Identity
@@ -25,6 +26,7 @@ from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import Monitor
 from homebox.daemon.people import Household
 from homebox.daemon.power import Power
+from homebox.daemon.routes import chats as chat_routes
 from homebox.daemon.routes import health, native, openai, operators, people, power
 from homebox.daemon.steplog import StepLog
 from homebox.daemon.supervisor import WORKER, Patience, Supervisor
@@ -43,8 +45,22 @@ ROUTES = (
     ("POST", "/v1/chat/completions", openai.chat_completions),
     ("POST", "/v1/completions", openai.completions),
     ("POST", "/homebox/ask", native.ask),
-    ("GET", "/homebox/chats/{chat}", native.show_chat),
-    ("POST", "/homebox/chats/{chat}/turns", native.new_turn),
+    ("GET", "/homebox/chats", chat_routes.list_chats),
+    ("GET", "/homebox/chats/search", chat_routes.search),
+    ("POST", "/homebox/chats/import", chat_routes.take),
+    ("GET", "/homebox/chats/{chat}", chat_routes.show),
+    ("PATCH", "/homebox/chats/{chat}", chat_routes.patch),
+    ("DELETE", "/homebox/chats/{chat}", chat_routes.delete),
+    ("POST", "/homebox/chats/{chat}/undelete", chat_routes.undelete),
+    ("POST", "/homebox/chats/{chat}/turns", chat_routes.say),
+    ("POST", "/homebox/chats/{chat}/regenerate", chat_routes.regenerate),
+    ("POST", "/homebox/chats/{chat}/branch", chat_routes.branch),
+    ("GET", "/homebox/chats/{chat}/export", chat_routes.export),
+    ("GET", "/homebox/chats/{chat}/draft", chat_routes.draft),
+    ("PUT", "/homebox/chats/{chat}/draft", chat_routes.put_draft),
+    ("GET", "/homebox/draft", chat_routes.draft),
+    ("PUT", "/homebox/draft", chat_routes.put_draft),
+    ("POST", "/homebox/turns/{turn}/continue", chat_routes.go_on),
     ("GET", "/homebox/turns/{turn}/events", native.turn_events),
     ("DELETE", "/homebox/turns/{turn}", native.cancel_turn),
     ("GET", "/homebox/streams", native.streams),
@@ -106,11 +122,13 @@ def build(
     tokenizer = Tokenizer.load(folder)
     book = TurnBook(supervisor, tokenizer, manifest, current, limits, on_token=on_token, on_end=on_end)
     metrics.watch(supervisor, book, monitor)
+    chats = Chats(state / "chats")
     return House(
         current=current,
         supervisor=supervisor,
         book=book,
-        chats=Chats(),
+        chats=chats,
+        exchange=Exchange(chats, book, native.engine_ask),
         monitor=monitor,
         power=Power(supervisor, state, drain_s=settings.drain_s, idle_unload_s=settings.idle_unload_s),
         identity=Identity(keys, household, settings.allowed_hosts, settings.allowed_origins, clock=clock),

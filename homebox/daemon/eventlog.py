@@ -22,10 +22,16 @@ HEARTBEAT_S = 5.0
 
 
 class EventLog:
-    """`text` gives the answer from its start, for readers who need it whole."""
+    """`text` and `think` give the answer from its start, for readers who need it whole."""
 
-    def __init__(self, text: Callable[[], str], limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-        self._text = text
+    def __init__(
+        self,
+        text: Callable[[], str],
+        limit_bytes: int = LOG_LIMIT_BYTES,
+        *,
+        think: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._text, self._think = text, think
         self._limit_bytes = limit_bytes
         self._lines: deque[tuple[int, bytes]] = deque()
         self._grown = asyncio.Event()
@@ -70,7 +76,8 @@ class EventLog:
         """What stands for everything so far; the line that says how it ended is never replaced."""
         last = self.since(self.last_seq - 1)[0] if self.closed else b""
         standing_for = self.last_seq - 1 if self.closed else self.last_seq
-        return events.encode(events.Resync(seq=standing_for, text=self._text())) + b"\n" + last
+        whole = events.Resync(seq=standing_for, text=self._text(), think=self._think())
+        return events.encode(whole) + b"\n" + last
 
     async def grow(self, beyond_seq: int, within_s: float) -> bool:
         """True once there is a line after `beyond_seq` or the log is closed, False after `within_s` seconds."""

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from homebox.config import Current, Settings
 from homebox.daemon.audit import Audit
-from homebox.daemon.chats import Chats
+from homebox.daemon.chats.exchange import Exchange
+from homebox.daemon.chats.store import Chats
 from homebox.daemon.identity import ADMIN_GROUP, Identity, Person
 from homebox.daemon.keys import Keys
 from homebox.daemon.limits import Limits
@@ -30,6 +31,7 @@ class House:
     supervisor: Supervisor
     book: TurnBook
     chats: Chats
+    exchange: Exchange
     monitor: Monitor
     identity: Identity
     power: Power

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
+from homebox.daemon.answer import Delta
 from homebox.daemon.eventlog import EventLog
 from homebox.daemon.turns import Turn, Watcher
 from homebox.wire import events
@@ -20,14 +22,28 @@ PREFILL_EVERY_S = 0.1
 STATS_EVERY_S = 0.5
 
 
-class Narrator(Watcher):
-    """`on_done` hears the whole answer when the turn has ended, however it did."""
+class Keeper(Protocol):
+    """Who keeps an answer beyond its turn."""
 
-    def __init__(self, turn: Turn, on_done: Callable[[str], None] | None = None) -> None:
-        self._turn, self._on_done = turn, on_done
+    def grew(self, delta: Delta) -> None: ...
+
+    def ended(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once the answer is kept, or its reader was told why it is not."""
+        ...
+
+
+class Narrator(Watcher):
+    """`keeper` gets every piece of the answer, and the end is told once it has all of it."""
+
+    def __init__(self, turn: Turn, keeper: Keeper | None = None) -> None:
+        self._turn, self._keeper = turn, keeper
         self._answer = turn.choices[0].answer
-        self.log = EventLog(lambda: self._answer.text)
-        self._offset = 0  # characters of the answer that are in the log
+        self.log = EventLog(lambda: self._answer.text, think=lambda: self._answer.think[: self._thought])
+        self._offset = len(self._answer.text)  # characters of the answer that are in the log
+        self._thought = len(self._answer.think)  # and of its thoughts, whose events carry no offset
+        if self._answer.tokens:  # it goes on: a reader begins with what is there
+            self._answer.take()
+            self.log.append(events.Resync(text=self._answer.text, think=self._answer.think))
         self._text_at = self._stats_at = self._prefill_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         turn.watcher = self
@@ -56,6 +72,11 @@ class Narrator(Watcher):
     def going_down(self, grace_s: float) -> None:
         self.log.append(events.GoingDown(grace_s=grace_s))
 
+    def notice(self, code: str, message: str) -> None:
+        """Something that the reader should know; too late once the end was told."""
+        if not self.log.closed:
+            self.log.append(events.Notice(code=code, message=message))
+
     def grew(self) -> None:
         if self._timer is not None:
             return
@@ -68,6 +89,12 @@ class Narrator(Watcher):
     def done(self) -> None:
         self._flush()
         self._stats()
+        if self._keeper:
+            self._keeper.ended(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
         turn, choice = self._turn, self._turn.choices[0]
         self.log.append(
             events.Finished(
@@ -79,16 +106,17 @@ class Narrator(Watcher):
             )
         )
         self.log.close()
-        if self._on_done:
-            self._on_done(self._answer.text)
 
     def _flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         delta = self._answer.take()
+        if self._keeper and delta:
+            self._keeper.grew(delta)
         if delta.think:
             self.log.append(events.Think(text=delta.think))
+            self._thought += len(delta.think)
         if delta.text:
             self.log.append(events.Text(text=delta.text, offset=self._offset))
             self._offset += len(delta.text)

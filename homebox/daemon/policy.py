@@ -56,6 +56,12 @@ def check_instruction(person: Person, system: str | None) -> None:
         raise _shut("instructions to the model", "system")
 
 
+def check_import(person: Person) -> None:
+    """Before a chat is taken in that somebody wrote in a file. Raises NotAllowed."""
+    if person.role == "kid":
+        raise _shut("conversations from a file", "messages")
+
+
 def check_asked(person: Person, wanted: Wanted, *, as_messages: bool) -> None:
     """The last door before the queue, of every dialect. `as_messages`: the prompt came through `messages_for`. Raises
     NotAllowed."""

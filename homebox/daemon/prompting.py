@@ -10,14 +10,18 @@ import asyncio
 from collections.abc import Sequence
 
 from homebox.errors import InvalidRequest
+from homebox.text.join import Computed
 from homebox.text.tokens import Tokenizer
 from homebox.wire.requests import Message
 
 INLINE_CHARACTERS = 16_384  # about a millisecond of tokenising
 
 
-async def chat_tokens(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
-    """The conversation through the model's template; a last message of the assistant is left open and continued.
+async def chat_tokens(
+    tokenizer: Tokenizer, messages: Sequence[Message], computed: Computed | None = None
+) -> list[int]:
+    """The conversation through the model's template; a last message of the assistant is left open and continued. It
+    begins with the tokens that were `computed` before, as far as they stand for it.
 
     Raises InvalidRequest where there are no messages or the template refuses them."""
     if not messages:
@@ -25,8 +29,8 @@ async def chat_tokens(tokenizer: Tokenizer, messages: Sequence[Message]) -> list
     plain = [{"role": message.role, "content": message.content} for message in messages]
     go_on = messages[-1].role == "assistant"
     if sum(len(message.content) for message in messages) <= INLINE_CHARACTERS:
-        return tokenizer.render(plain, continue_last=go_on)
-    return await asyncio.to_thread(tokenizer.render, plain, continue_last=go_on)
+        return tokenizer.render(plain, continue_last=go_on, computed=computed)
+    return await asyncio.to_thread(tokenizer.render, plain, continue_last=go_on, computed=computed)
 
 
 async def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -108,11 +108,13 @@ class Server:
         self.house.closing.set()
         await self.house.power.stop()
         await self.house.supervisor.stop(kill=kill)
+        await self.house.exchange.close()
         await self.house.monitor.stop()
         await self._close()
         await self.house.warden.stop()
         await self.house.usage.stop()
         await asyncio.to_thread(self.house.audit.close)
+        await self.house.chats.close()
 
     async def _open_tcp(self, host: str, port: int) -> None:
         site = web.TCPSite(self._runner, host, port, ssl_context=self.tls)

@@ -135,7 +135,7 @@ class Supervisor:
             await self._task
         self._silence.stop()
         for stream in self._live:
-            self._live.end(stream, "cancelled", "the daemon is stopping")
+            self._live.end(stream, "cancelled", "daemon restarting")
 
     def submit(self, submit: frames.Submit, listener: Listener) -> Stream:
         """Take a request. It waits here while there is no engine. Raises Unavailable when there will be none soon."""

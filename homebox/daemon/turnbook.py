@@ -24,7 +24,7 @@ from homebox.daemon.answer import Answer
 from homebox.daemon.engine_state import CLOSED, EngineState
 from homebox.daemon.identity import Person
 from homebox.daemon.limits import Limits as PersonLimits
-from homebox.daemon.narrator import Narrator
+from homebox.daemon.narrator import Keeper, Narrator
 from homebox.daemon.policy import check_asked
 from homebox.daemon.prompting import template_preamble
 from homebox.daemon.sampling import Limits, Wanted, resolve
@@ -48,7 +48,8 @@ _THOUGHT_TAIL = 8  # tokens of the prompt in which a template may have opened a 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One request, its dialect left behind. `prompts` are token ids; every prompt gets `wanted.n` choices."""
+    """One request, its dialect left behind. `prompts` are token ids; every prompt gets `wanted.n` choices. The last
+    `begun` of them are the answer's own, which goes on after them."""
 
     kind: str  # the prefix of the turn's id: "t", "chatcmpl", "cmpl"
     person: Person
@@ -58,6 +59,7 @@ class Ask:
     low_priority: bool = False
     reasoning: bool = False
     as_messages: bool = False  # the prompt is `policy.messages_for` through the template, and nothing else
+    begun: int = 0
 
 
 @dataclass(eq=False)
@@ -149,13 +151,18 @@ class TurnBook:
         turn.watcher = watcher or turn.watcher
         return self._submit(turn, samplings)
 
-    def open_story(self, ask: Ask, on_done: Callable[[str], None] | None = None) -> Kept:
+    def open_story(self, ask: Ask, keeper: Keeper | None = None) -> Kept:
         """The same for a native turn: its life is told in events, which are kept after its end."""
         turn, samplings = self._make(ask)
         self._sweep()
-        kept = self._kept[turn.id] = Kept(ask.person, turn, Narrator(turn, on_done))
+        kept = self._kept[turn.id] = Kept(ask.person, turn, Narrator(turn, keeper))
         self._submit(turn, samplings)
         return kept
+
+    def withdraw(self, kept: Kept, why: str) -> None:
+        """End a native turn of which nobody has heard yet, as if it had not been."""
+        del self._kept[kept.turn.id]
+        kept.turn.cancel(why)
 
     def _make(self, ask: Ask) -> tuple[Turn, list[frames.Sampling]]:
         self.check_open()
@@ -213,13 +220,28 @@ class TurnBook:
         return size if list(prompt[:size]) == self._preamble else 0
 
     def _answer(self, ask: Ask, prompt: Sequence[int], sampling: frames.Sampling) -> Answer:
-        splitter = None
-        if ask.reasoning:
-            tail = self.tokenizer.decode(prompt[-_THOUGHT_TAIL:], skip_special=False)
-            splitter = ReasoningSplitter(thinking=opens_thought(tail))
-        return Answer(
-            self.tokenizer, stops=ask.wanted.stop, min_tokens=sampling.min_tokens, splitter=splitter
+        begun = prompt[len(prompt) - ask.begun :]
+        answer = Answer(
+            self.tokenizer,
+            stops=ask.wanted.stop,
+            min_tokens=sampling.min_tokens
+            + len(begun),  # what was said is not looked through for stops again
+            splitter=self._splitter(prompt[: len(prompt) - ask.begun]) if ask.reasoning else None,
         )
+        for token in begun:
+            answer.push(token)
+        return answer
+
+    def _splitter(self, prompt: Sequence[int]) -> ReasoningSplitter:
+        tail = self.tokenizer.decode(prompt[-_THOUGHT_TAIL:], skip_special=False)
+        return ReasoningSplitter(thinking=opens_thought(tail))
+
+    def said_so_far(self, prompt: Sequence[int], own: Sequence[int]) -> Answer:
+        """What the tokens `own` of an answer to this prompt say."""
+        answer = Answer(self.tokenizer, splitter=self._splitter(prompt))
+        for token in own:
+            answer.push(token)
+        return answer
 
     def check_open(self) -> None:
         """Raises Unavailable while nothing new is taken."""
@@ -307,7 +329,7 @@ class TurnBook:
             for wait in waits:
                 wait.cancel()
         for turn in self.live:
-            turn.cancel("the daemon is restarting", Unavailable("the daemon is restarting", retry_after_s=5))
+            turn.cancel("daemon restarting", Unavailable("the daemon is restarting", retry_after_s=5))
 
     def _freed(self, turn: Turn) -> None:
         self._live.pop(turn.id, None)

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as Backend
 from homebox.errors import BadFile, InvalidRequest
 from homebox.library.manifest import Manifest
 from homebox.library.manifest import read as read_manifest
+from homebox.text.join import Computed, shared
 from homebox.text.pieces import Pieces, piece_table
 from homebox.text.template import ChatTemplate
 from homebox.text.typed import Disguise, Marks, characters
@@ -90,10 +91,17 @@ class Tokenizer:
             return [bos, *ids]
         return ids
 
-    def render(self, messages: Sequence[Message], *, continue_last: bool = False) -> list[int]:
+    def words(self, text: str) -> list[int]:
+        """Tokens of a text that goes on after others: nothing is put before it. Raises InvalidRequest."""
+        return self._encode(text, self._no_control)
+
+    def render(
+        self, messages: Sequence[Message], *, continue_last: bool = False, computed: Computed | None = None
+    ) -> list[int]:
         """Tokens of a conversation as the model's template writes it, up to where the answer begins.
 
         With `continue_last` a last message of the assistant is left open, so that the answer goes on from its text.
+        With `computed` the result begins with those very tokens as far as they stand for the same text (`text/join.py`).
         Raises InvalidRequest where the template refuses the messages, or the model has none.
         """
         template = self._template()
@@ -101,7 +109,9 @@ class Tokenizer:
         chat: list[dict[str, Any]] = disguise.put_on(messages)
         open_end = continue_last and bool(chat) and chat[-1].get("role") == "assistant"
         if not open_end:
-            return self._encode(self._text(chat, add_generation_prompt=True), self._control, disguise)
+            return self._encode(
+                self._text(chat, add_generation_prompt=True), self._control, disguise, computed
+            )
         if not isinstance(chat[-1].get("content"), str):
             raise InvalidRequest("an assistant message that is to be continued needs text", param="messages")
         end = disguise.private()
@@ -114,7 +124,7 @@ class Tokenizer:
         kept = (
             before if after.startswith(" ") else before.rstrip()
         )  # a template that trims would have trimmed this
-        return self._encode(kept, self._control, disguise)
+        return self._encode(kept, self._control, disguise, computed)
 
     def template_end(self) -> int | None:
         """The control token that the template puts after an assistant's message, where there is one."""
@@ -162,7 +172,13 @@ class Tokenizer:
             variables | {"messages": chat, "add_generation_prompt": add_generation_prompt}
         )
 
-    def _encode(self, text: str, control: re.Pattern[str], disguise: Disguise | None = None) -> list[int]:
+    def _encode(
+        self,
+        text: str,
+        control: re.Pattern[str],
+        disguise: Disguise | None = None,
+        computed: Computed | None = None,
+    ) -> list[int]:
         """Encode with control tokens switched off, a joint in the place of each mark that `control` finds."""
         parts: list[str] = []
         controls: list[list[int]] = []
@@ -174,12 +190,31 @@ class Tokenizer:
             controls.append(self._ids_at[mark[0]])
             start, strip = mark.end(), mark[0] in self._eats_right
         parts.append(text[start:].lstrip() if strip else text[start:])
-        whole = _JOINT.join(parts)
+        if disguise:
+            parts = [disguise.take_off(part) for part in parts]
+        if computed is None:
+            return self._encode_parts(parts, controls)
         try:
-            found = self._backend.encode(
-                disguise.take_off(whole) if disguise else whole, add_special_tokens=False
-            ).ids
+            begins, parts, controls = shared(computed, parts, controls, self.token_bytes, self.special_ids)
+        except UnicodeEncodeError:  # half of a character: said below
+            begins = []
+        rest = self._encode_parts(parts, controls)
+        # A tokeniser that changes the text on its way in (a space put before it) cannot be joined in mid-text.
+        if begins and self._bytes(rest) != self._bytes_of(parts, controls):
+            return self._encode(text, control, disguise)
+        return [*begins, *rest]
+
+    def _encode_parts(self, parts: Sequence[str], controls: Sequence[Sequence[int]]) -> list[int]:
+        try:
+            found = self._backend.encode(_JOINT.join(parts), add_special_tokens=False).ids
         except (UnicodeEncodeError, TypeError):
             raise InvalidRequest("the text holds half of a surrogate pair, which is no character") from None
         queue = iter(controls)
         return [one for token in found for one in (next(queue) if token == self._joint else (token,))]
+
+    def _bytes(self, ids: Iterable[int]) -> bytes:
+        return b"".join(map(self.token_bytes, ids))
+
+    def _bytes_of(self, parts: Sequence[str], controls: Sequence[Sequence[int]]) -> bytes:
+        marks = [*map(self._bytes, controls), b""]
+        return b"".join(part.encode() + mark for part, mark in zip(parts, marks, strict=True))

@@ -100,9 +100,19 @@ class GoingDown(Base, frozen=True, kw_only=True, tag="going_down"):
 
 
 class Resync(Base, frozen=True, kw_only=True, tag="resync"):
-    """The reader was too slow: what it has is replaced by `text`, the answer from the start."""
+    """What the reader has is replaced by `text`, the answer from the start, and `think`: it was too slow, or reads an
+    answer that is no longer told event by event."""
 
     text: str
+    think: str = ""
+
+
+class Notice(Base, frozen=True, kw_only=True, tag="notice"):
+    """Something about this answer that a person should know while it goes on. `code`: no_space (it cannot be saved),
+    saved (now it is), or that of another error of saving."""
+
+    code: str
+    message: str
 
 
 class Heartbeat(Base, frozen=True, kw_only=True, tag="heartbeat"):
@@ -121,6 +131,7 @@ Event = (
     | Paused
     | GoingDown
     | Resync
+    | Notice
     | Heartbeat
 )
 

@@ -49,17 +49,23 @@ class AskRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """`POST /homebox/chats/{id}/turns`: stores `text` as the person's message and queues an answer. The same `key`
-    again gives the same turn. A chat that does not exist yet is made, with `system` as its first message."""
+    again gives the same turn. A chat that does not exist yet is made, with `system` as its instruction. `parent` is the
+    message that it follows: the current one if left out, `"root"` for a new beginning."""
 
     key: str
     text: str
     system: str | None = None
+    parent: str | None = None
     options: Options = Options()
 
 
 class TurnCreated(msgspec.Struct, frozen=True, kw_only=True):
+    """`question` and `answer` are message ids, for a turn of a chat."""
+
     turn: str
     chat: str | None = None
+    question: str | None = None
+    answer: str | None = None
 
 
 class PauseRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

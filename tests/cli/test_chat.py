@@ -411,29 +411,6 @@ def test_a_suspended_chat_gives_the_terminal_back_and_takes_it_again(
     assert terminal.end()[0] == 0
 
 
-# ---- what the daemon no longer has
-
-
-def test_after_a_restart_of_the_daemon_the_loss_of_the_conversation_is_said(
-    box: FakeDaemon, homebox: Shell
-) -> None:
-    known = {"yes"}
-
-    def show(exchange: Exchange) -> None:
-        if known:
-            known.clear()
-            exchange.json({})
-        else:
-            exchange.error(errors.NotFound("no chat"))
-
-    box.when("GET", "/homebox/chats/", show)
-    ran = homebox("chat", "--plain", stdin="one\ntwo\nthree\n")
-    assert ran.out.count("status: the conversation so far is lost") == 1
-    assert ran.out.index("You said: two") < ran.out.index("lost") < ran.out.index("You said: three")
-    first, second, third = chats(box)
-    assert first == second != third
-
-
 def test_a_model_that_is_not_served_is_6_at_once(box: FakeDaemon, homebox: Shell) -> None:
     box.when("GET", "/v1/models/", lambda exchange: exchange.error(errors.ModelNotFound("no model 'nope'")))
     ran = homebox("chat", "-m", "nope", "--plain", stdin="hello\n")

@@ -124,18 +124,6 @@ def test_top_as_json_is_one_snapshot(homebox: Shell) -> None:
     assert json.loads(homebox("top", "--json").out)["model"] == "tiny"
 
 
-def test_a_conversation_that_the_daemon_lost_is_said_to_be_lost(box: Box, homebox: Shell) -> None:
-    terminal = homebox.terminal("chat", "--plain", TERM="dumb")
-    terminal.until("you: ")
-    terminal.type("[[say=first_answer]]\n")
-    terminal.until("homebox: first answer\nyou: ")
-    box.house.chats._chats.clear()  # as after a restart
-    terminal.type("[[say=second_answer]]\n")
-    terminal.until("status: the conversation so far is lost(.|\n)*homebox: second answer\nyou: ")
-    terminal.type("\x04")
-    assert terminal.end()[0] == 0
-
-
 def test_a_conversation_is_remembered_within_the_session(box: Box, homebox: Shell) -> None:
     ran = homebox("chat", "--plain", stdin="[[say=first_answer]]\n[[say=second_answer]]\n/stats\n")
     assert "homebox: first answer\n" in ran.out and "homebox: second answer\n" in ran.out

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from homebox import errors
@@ -198,18 +199,23 @@ def test_a_daemon_that_stays_away_is_given_up_with_words(fake: FakeDaemon) -> No
     assert seen[-1].text == "kept" and seen[-1].connection_lost == ConnectionLost(2.0)
 
 
-def test_a_restarted_daemon_that_forgot_the_turn_is_said_plainly(fake: FakeDaemon) -> None:
+def test_a_restarted_daemon_that_kept_a_little_less_takes_nothing_away(fake: FakeDaemon) -> None:
+    """What the screen shows stays there; the end is the one that was kept."""
+
     def once(exchange: Exchange) -> None:
-        if len(fake.requests("/homebox/turns")) > 1:
-            exchange.error(errors.NotFound("no turn t-1"))
+        if len(fake.requests("/homebox/turns")) == 1:
+            exchange.begin()
+            exchange.say(answer("kept", " and seen")[:4])
+            exchange.break_off()
             return
-        exchange.begin()
-        exchange.say(answer("kept")[:3])
-        exchange.break_off()
+        assert exchange.asked.path.endswith("?after=4")
+        kept = answer(reason="cancelled", detail="daemon restarted")[-1]
+        exchange.stream([events.Resync(text="kept a", seq=5), msgspec.structs.replace(kept, seq=6)])
 
     fake.when("GET", "/homebox/turns/t-1/events", once)
-    with pytest.raises(errors.NotFound, match="no longer knows this answer"):
-        last("t-1", daemon_at(fake.path), delays=SHORT)
+    state, _ = last("t-1", daemon_at(fake.path), delays=SHORT)
+    assert state.text == "kept and seen"
+    assert state.finished and state.finished.detail == "daemon restarted"
 
 
 def test_a_message_is_sent_again_with_the_same_key_while_the_daemon_is_away(fake: FakeDaemon) -> None:
@@ -222,9 +228,9 @@ def test_a_message_is_sent_again_with_the_same_key_while_the_daemon_is_away(fake
         if len(waits) == 2:
             fake.start()
 
-    made = stream.start_turn(
+    made = stream.begin(
         daemon_at(fake.path),
-        "c",
+        "/homebox/chats/c/turns",
         TurnRequest(key="k1", text="hello"),
         on_retry=lambda lost: None,
         pause=pause,

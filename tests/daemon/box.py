@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +54,10 @@ class Box:
     def address(self) -> str:
         host, port = self.server.addresses[0]
         return f"http://{host}:{port}"
+
+    def on_loop(self, what: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a coroutine of the daemon's own parts gives."""
+        return asyncio.run_coroutine_threadsafe(what(), self.loop).result(20)
 
     # ---- shorthand
 

@@ -6,6 +6,7 @@ seed and the position, so a replay must go on with the very same tokens. A promp
 special behaviour in words:
 
     [[say=hello_there]]  these words, `_` for a space, then the end token
+    [[spell=hello_there]] the same, in one token a character, as no tokeniser would cut it
     [[die=N]]            SIGKILL in the step that computes output token N (0: the first), in every engine
     [[die_once=N]]       the same, but not where the request came back as a suspect
     [[die_planning]]     SIGKILL between steps, when this request would be in the next one, in every engine
@@ -160,6 +161,13 @@ class ScriptedEngine:
         say = None
         if "say" in orders:
             say = self.tokenizer.encode(orders["say"].replace("_", " "), add_special_tokens=False).ids
+        if "spell" in orders:
+            letters = orders["spell"].replace("_", " ")
+            say = [
+                one
+                for letter in letters
+                for one in self.tokenizer.encode(letter, add_special_tokens=False).ids
+            ]
         self.waiting.append(Request(submit, orders, say, list(submit.output), exclusive=submit.exclusive))
         self.places_changed = True
 

@@ -134,57 +134,18 @@ def test_a_dialects_request_can_be_cancelled_by_the_id_that_the_monitor_lists(bo
     assert box.idle()
 
 
-# ---- chats
-
-
-def test_a_chat_remembers_and_the_same_key_gives_the_same_turn(box: Box) -> None:
-    made = box.say("c1", "[[say=hello]]", "k1", system="be brief").json()
-    assert box.say("c1", "[[say=hello]]", "k1", system="be brief").json() == made
-    assert text_of(box.events(made["turn"])) == "hello"
-    later = box.say("c1", "[[say=again]] what did I say?", "k2").json()
-    assert later["turn"] != made["turn"]
-    assert text_of(box.events(later["turn"])) == "again"
-    shown = box.http.get("/homebox/chats/c1").json()
-    assert [(m["role"], m["content"]) for m in shown["messages"]] == [
-        ("system", "be brief"),
-        ("user", "[[say=hello]]"),
-        ("assistant", "hello"),
-        ("user", "[[say=again]] what did I say?"),
-        ("assistant", "again"),
-    ]
-    assert shown["turns"] == [made["turn"], later["turn"]]
-
-
-def test_what_was_written_before_a_stop_stays_in_the_chat(box: Box) -> None:
-    turn = box.say("c1", "[[forever]][[pace=5]]", "k1").json()["turn"]
-    until(lambda: box.tokens(turn) > 2)
-    assert box.say("c1", "more", "k2").status_code == 429  # one answer at a time
-    box.http.delete(f"/homebox/turns/{turn}")
-    kept = box.http.get("/homebox/chats/c1").json()["messages"][-1]
-    assert kept["role"] == "assistant" and kept["content"] == text_of(box.events(turn))
-    assert text_of(box.events(box.say("c1", "[[say=fine]]", "k3").json()["turn"])) == "fine"
-
-
-def test_a_refused_message_is_not_stored(box: Box) -> None:
-    assert box.say("c1", "hello", "k1", options={"temperature": 9}).status_code == 400
-    assert box.http.get("/homebox/chats/c1").json()["messages"] == []
-    assert box.say("c1", "[[say=hello]]", "k1").status_code == 200
-
-
 def test_a_typo_in_our_own_protocol_is_refused(box: Box) -> None:
     answer = box.http.post("/homebox/ask", json={"messages": [], "optoins": {}})
     assert answer.status_code == 400 and "optoins" in answer.json()["error"]["message"]
 
 
-def test_a_person_sees_only_their_own_turns_and_chats(box: Box) -> None:
+def test_a_person_sees_only_their_own_turns(box: Box) -> None:
     anna, ben = (box.client(**{"X-Homebox-As": name}) for name in ("anna", "ben"))
     with anna, ben:
         turn = box.detach("[[forever]][[pace=5]]", anna)
         until(lambda: box.tokens(turn))
         assert ben.get(f"/homebox/turns/{turn}/events").status_code == 404
         assert ben.delete(f"/homebox/turns/{turn}").status_code == 403
-        anna.post("/homebox/chats/mine/turns", json={"key": "k", "text": "[[say=hello]]"})
-        assert ben.get("/homebox/chats/mine").status_code == 404
         row = next(row for row in ben.get("/homebox/monitor").json()["streams"] if row["id"] == turn)
         assert row["person"] == "anna" and not row["mine"]
         assert box.http.delete(f"/homebox/turns/{turn}").status_code == 200  # an administrator

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homebox.daemon import chats as chats_module
 from homebox.daemon.answer import Answer
-from homebox.daemon.chats import Chats, alternating
+from homebox.daemon.chats.history import alternating
 from homebox.daemon.eventlog import BEHIND_LIMIT_BYTES, EventLog, Reader
-from homebox.errors import InvalidRequest, NotFound
 from homebox.text.reasoning import ReasoningSplitter
 from homebox.text.tokens import Tokenizer
 from homebox.wire import events
@@ -176,42 +174,6 @@ def test_a_character_that_was_cut_in_its_middle_is_left_out_and_its_tokens_are_n
 
 
 # ---- chats
-
-
-def test_what_belongs_to_somebody_else_does_not_exist() -> None:
-    chats = Chats()
-    chats.open("anna", "c", None)
-    with pytest.raises(NotFound):
-        chats.find("ben", "c")
-    assert chats.open("ben", "c", None) is not chats.find("anna", "c")
-
-
-def test_a_chat_that_was_let_go_is_not_begun_anew_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chats_module, "CHATS_PER_PERSON", 2)
-    chats = Chats()
-    for name in ("a", "b", "c"):
-        chats.open("anna", name, None)
-    with pytest.raises(NotFound, match="let go"):
-        chats.open("anna", "a", None)
-    assert chats.find("anna", "b")
-
-
-def test_an_instruction_may_be_repeated_and_not_changed() -> None:
-    chats = Chats()
-    chat = chats.open("anna", "c", "be brief")
-    assert chats.open("anna", "c", "be kind").messages == [
-        Message("system", "be kind")
-    ]  # nothing was said yet
-    chat.messages.append(Message("user", "hello"))
-    assert chats.open("anna", "c", "be kind") is chat
-    with pytest.raises(InvalidRequest):
-        chats.open("anna", "c", "be rude")
-
-
-@pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 65, ".hidden"])
-def test_a_chat_id_has_a_strict_form(name: str) -> None:
-    with pytest.raises(InvalidRequest):
-        Chats().open("anna", name, None)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.sampled_from(["", "a", "b"]))))

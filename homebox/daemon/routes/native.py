@@ -1,7 +1,8 @@
-"""The protocol of our own clients: ask, chats and turns with their events, cancelling, the monitor.
+"""The protocol of our own clients: ask, turns with their events, cancelling, the monitor.
 
 Events are NDJSON lines from a turn's log; a reader may come at any time, from any event on, and be as slow as it
-likes. Everything is scoped to the person who asks: somebody else's chat or turn does not exist.
+likes. Everything is scoped to the person who asks: somebody else's turn does not exist. What is said in a chat is in
+`chats.py`.
 """
 
 from __future__ import annotations
@@ -15,21 +16,19 @@ import msgspec
 from aiohttp import web
 
 from homebox.daemon.bodies import decode
-from homebox.daemon.chats import alternating
 from homebox.daemon.eventlog import Reader
 from homebox.daemon.house import House, house_of, person_of
 from homebox.daemon.identity import Person
-from homebox.daemon.policy import check_instruction, messages_for
+from homebox.daemon.policy import messages_for
 from homebox.daemon.prompting import chat_tokens
 from homebox.daemon.routes.waiting import until_placed, while_connected
 from homebox.daemon.sampling import Wanted
 from homebox.daemon.turnbook import Ask, Kept
-from homebox.daemon.turns import TurnState
-from homebox.errors import Busy, InvalidRequest, NotAllowed
-from homebox.wire.requests import AskRequest, Message, Options, TurnCreated, TurnRequest
+from homebox.errors import InvalidRequest, NotAllowed, NotFound
+from homebox.wire import events
+from homebox.wire.requests import AskRequest, Options, TurnCreated
 
 NDJSON = "application/x-ndjson"
-MAX_KEY_CHARACTERS = 200
 SHORTEST_INTERVAL_S = 0.2
 
 
@@ -38,7 +37,7 @@ async def ask(request: web.Request) -> web.StreamResponse:
     house, person = house_of(request), person_of(request)
     body = decode(await request.read(), AskRequest)
     prompt = await chat_tokens(house.book.tokenizer, messages_for(person, body.messages))
-    kept = house.book.open_story(_ask(person, body.options, prompt))
+    kept = house.book.open_story(engine_ask(person, body.options, prompt))
     if body.detach:
         return _json(TurnCreated(turn=kept.turn.id))
     with while_connected(kept.turn):
@@ -46,45 +45,19 @@ async def ask(request: web.Request) -> web.StreamResponse:
         return await _tell(request, kept.narrator.log.read())
 
 
-async def new_turn(request: web.Request) -> web.Response:
-    """Store what the person said and queue an answer; the same key again gives the same turn."""
-    house, person = house_of(request), person_of(request)
-    body = decode(await request.read(), TurnRequest)
-    if not 0 < len(body.key) <= MAX_KEY_CHARACTERS:
-        raise InvalidRequest(f"key must have 1 to {MAX_KEY_CHARACTERS} characters", param="key")
-    check_instruction(person, body.system)
-    chat = house.chats.open(person.name, request.match_info["chat"], body.system)
-    async with chat.asking:
-        if (known := chat.turns.get(body.key)) is not None:
-            return _json(TurnCreated(turn=known, chat=chat.id))
-        if chat.turns and _running(house, next(reversed(chat.turns.values()))):
-            raise Busy(
-                "this chat is still being answered", hint="Stop that answer first, or wait.", retry_after_s=2
-            )
-        said = Message("user", body.text)
-        history = messages_for(person, alternating([*chat.messages, said]), kept=True)
-        prompt = await chat_tokens(house.book.tokenizer, history)
-        messages = chat.messages
-        kept = house.book.open_story(
-            _ask(person, body.options, prompt), lambda text: messages.append(Message("assistant", text))
-        )
-        messages.append(said)
-        chat.turns[body.key] = kept.turn.id
-    return _json(TurnCreated(turn=kept.turn.id, chat=chat.id))
-
-
-async def show_chat(request: web.Request) -> web.Response:
-    """A person's own chat, as it was said."""
-    chat = house_of(request).chats.find(person_of(request).name, request.match_info["chat"])
-    turns = list(chat.turns.values())
-    return _json({"id": chat.id, "created": chat.created_unix, "messages": chat.messages, "turns": turns})
-
-
 async def turn_events(request: web.Request) -> web.StreamResponse:
     """The events of an own turn after number `after`, to its end."""
-    after = _number(request, "after", 0)
-    kept: Kept = house_of(request).book.story(request.match_info["turn"], person_of(request))
-    return await _tell(request, kept.narrator.log.read(int(after)))
+    after = int(_number(request, "after", 0))
+    house, person, turn = house_of(request), person_of(request), request.match_info["turn"]
+    try:
+        kept: Kept = house.book.story(turn, person)
+    except NotFound:
+        if person.spoken_by is not None:
+            raise
+        ended = await house.exchange.ended(person.name, turn, after)
+        lines = b"".join(events.encode(event) + b"\n" for event in ended)
+        return web.Response(body=lines, headers={"Content-Type": NDJSON, "Cache-Control": "no-cache"})
+    return await _tell(request, kept.narrator.log.read(after))
 
 
 async def cancel_turn(request: web.Request) -> web.Response:
@@ -148,7 +121,8 @@ async def _ndjson(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def _ask(person: Person, options: Options, prompt: list[int]) -> Ask:
+def engine_ask(person: Person, options: Options, prompt: list[int], begun: int = 0) -> Ask:
+    """What a native request asks of the engine; the last `begun` tokens of the prompt are the answer's own."""
     names = set(Wanted.__struct_fields__) & set(Options.__struct_fields__)
     return Ask(
         kind="t",
@@ -159,11 +133,8 @@ def _ask(person: Person, options: Options, prompt: list[int]) -> Ask:
         low_priority=options.priority == "low",
         reasoning=True,
         as_messages=True,
+        begun=begun,
     )
-
-
-def _running(house: House, turn_id: str) -> bool:
-    return any(turn.id == turn_id and turn.state is not TurnState.DONE for turn in house.book.live)
 
 
 def _snapshot(house: House, person: Person) -> Any:

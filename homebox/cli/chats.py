@@ -1,0 +1,245 @@
+"""`homebox chats`: what did I say, and where? List, read, search, name, delete and move the own conversations.
+
+An id may be shortened as long as only one begins so. Titles and texts are somebody's words or a model's, so they are
+sanitised before a terminal sees them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from homebox.cli import terminal
+from homebox.client import chats, connection
+from homebox.client.sanitise import clean, safe_json
+from homebox.errors import UsageError
+
+if TYPE_CHECKING:
+    from homebox.wire.chats import ChatRow
+
+app = typer.Typer(
+    help="Your conversations: list, read, search, name, delete, export.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+Id = Annotated[str, typer.Argument(metavar="ID", help="As `chats list` shows it, or its beginning.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON for scripts.")]
+
+
+@app.command("list")
+def list_chats(
+    deleted: Annotated[bool, typer.Option("--deleted", help="Those that can still be had back.")] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many; 0 is all.")] = 30,
+    json: Json = False,
+) -> int:
+    """Your conversations, newest first.
+
+    Examples:
+
+    \b
+      homebox chats list
+      homebox chats list --deleted
+    """
+    terminal.prepare_stdout()
+    if limit < 0:
+        raise UsageError(f"--limit {limit} is not a number of rows")
+    found = []
+    page = min(limit, chats.PAGE) or chats.PAGE
+    for row in chats.rows(connection.from_environment(), deleted=deleted, page=page):
+        found.append(row)
+        if len(found) == limit:
+            break
+    if json:
+        _json(found)
+    elif found:
+        _out("\n".join(map(_line, found)))
+    else:
+        terminal.say("nothing is deleted" if deleted else "there is no conversation yet")
+    return 0
+
+
+@app.command("show")
+def show(
+    chat: Id,
+    whole: Annotated[bool, typer.Option("--all", help="Every branch, with --json.")] = False,
+    json: Json = False,
+) -> int:
+    """What was said, on the current path.
+
+    Example:
+
+    \b
+      homebox chats show 3f9a
+    """
+    terminal.prepare_stdout()
+    daemon = connection.from_environment()
+    found = chats.show(daemon, chats.find(daemon, chat).id, whole=whole)
+    if json:
+        _json(found)
+        return 0
+    if whole:
+        raise UsageError("branches cannot be shown one below the other", hint="Add --json.")
+    parts = [f"system: {found.system}"] if found.system else []
+    for each in found.messages:
+        note = "" if each.state == "done" else f" ({each.detail or each.state})"
+        parts.append(f"{'you' if each.role == 'user' else 'homebox'}{note}: {each.content}")
+    _out("\n\n".join(parts))
+    return 0
+
+
+@app.command("search")
+def search(
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS", help="All of them; the last may be a beginning.")
+    ],
+    json: Json = False,
+) -> int:
+    """Find conversations by their words.
+
+    Example:
+
+    \b
+      homebox chats search apple cak
+    """
+    terminal.prepare_stdout()
+    found = chats.search(connection.from_environment(), " ".join(words))
+    if json:
+        _json(found)
+    elif found:
+        _out("\n".join(f"{hit.chat}  {_short(hit.title, 30):30}  {_short(hit.snippet, 80)}" for hit in found))
+    else:
+        terminal.say("nothing was found")
+    return 0
+
+
+@app.command("rename")
+def rename(chat: Id, title: Annotated[str, typer.Argument(metavar="TITLE")]) -> int:
+    """Give a conversation another title.
+
+    Example:
+
+    \b
+      homebox chats rename 3f9a "Holiday plans"
+    """
+    daemon = connection.from_environment()
+    chats.change(daemon, chats.find(daemon, chat).id, title=title)
+    return 0
+
+
+@app.command("rm")
+def remove(ids: Annotated[list[str], typer.Argument(metavar="ID")]) -> int:
+    """Delete conversations; for seven days they can be had back.
+
+    Example:
+
+    \b
+      homebox chats rm 3f9a
+    """
+    daemon = connection.from_environment()
+    for row in [chats.find(daemon, each) for each in ids]:
+        daemon.json("DELETE", chats.path(row.id))
+        _out(f"{row.id} deleted; homebox chats undelete {row.id} brings it back for seven days")
+    return 0
+
+
+@app.command("undelete")
+def undelete(chat: Id) -> int:
+    """Have a deleted conversation back.
+
+    Example:
+
+    \b
+      homebox chats undelete 3f9a
+    """
+    daemon = connection.from_environment()
+    row = chats.find(daemon, chat, deleted=True)
+    daemon.json("POST", chats.path(row.id, "undelete"), {})
+    _out(f"{row.id} is back")
+    return 0
+
+
+@app.command("export")
+def export(
+    chat: Id,
+    form: Annotated[
+        Literal["md", "json"],
+        typer.Option("--format", metavar="md|json", help="md to read, json to import again."),
+    ] = "md",
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write there instead.")
+    ] = None,
+) -> int:
+    """Write a conversation out: Markdown to read, or JSON with every branch.
+
+    Examples:
+
+    \b
+      homebox chats export 3f9a > holiday.md
+      homebox chats export 3f9a --format json -o holiday.json
+    """
+    terminal.prepare_stdout()
+    daemon = connection.from_environment()
+    name = chats.find(daemon, chat).id
+    with daemon.open("GET", chats.path(name, f"export?format={form}")) as reply:
+        text = reply.read().decode()
+    if output is None:
+        _out(text.rstrip("\n") if form == "md" else safe_json(text))
+        return 0
+    try:
+        Path(output).expanduser().write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise UsageError(f"{output}: {error.strerror or error}") from None
+    return 0
+
+
+@app.command("import")
+def take(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="What export --format json wrote; - is standard input.")
+    ],
+) -> int:
+    """Add a conversation that was exported; it gets a new id if its own is taken.
+
+    Example:
+
+    \b
+      homebox chats import holiday.json
+    """
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
+        body = msgspec.json.decode(raw)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"{file} is no JSON: {error}", hint="Import what homebox chats export --format json wrote."
+        ) from None
+    made = connection.from_environment().json("POST", "/homebox/chats/import", body)
+    _out(str(made["chat"]))
+    return 0
+
+
+def _line(row: ChatRow) -> str:
+    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.updated))
+    state = "" if row.state in (None, "done") else f"  ({row.state})"
+    return f"{row.id:16}  {day}  {row.messages:4}  {_short(row.title, 60)}{state}"
+
+
+def _short(text: str, width: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _out(text: str) -> None:
+    sys.stdout.write(clean(text) + "\n")
+
+
+def _json(body: Any) -> None:
+    sys.stdout.write(safe_json(msgspec.json.encode(body).decode()) + "\n")

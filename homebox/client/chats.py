@@ -1,0 +1,72 @@
+"""Which of my chats does the daemon have, and which one is meant?
+
+The `/homebox/chats` routes as functions. It draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from homebox.client.connection import Daemon
+from homebox.errors import NotFound, UsageError
+from homebox.wire.chats import ChatList, ChatRow, ChatView, Found, FoundList
+
+PAGE = 200
+
+
+def path(chat: str, what: str = "") -> str:
+    """The route of one chat."""
+    return f"/homebox/chats/{quote(chat, safe='')}" + (f"/{what}" if what else "")
+
+
+def rows(daemon: Daemon, *, deleted: bool = False, page: int = PAGE) -> Iterator[ChatRow]:
+    """All chats, newest first, read a page at a time."""
+    before: str | None = None
+    while True:
+        query = {"limit": page, "deleted": int(deleted)} | ({"before": before} if before else {})
+        found = msgspec.convert(daemon.json("GET", f"/homebox/chats?{urlencode(query)}"), ChatList)
+        yield from found.chats
+        if found.next is None:
+            return
+        before = found.next
+
+
+def find(daemon: Daemon, name: str, *, deleted: bool = False) -> ChatRow:
+    """The chat with this id, or the only one whose id begins so. Raises NotFound, UsageError."""
+    meant = [row for row in rows(daemon, deleted=deleted) if name and row.id.startswith(name)]
+    exact = [row for row in meant if row.id == name]
+    if len(meant) > 1 and not exact:
+        raise UsageError(f"{name!r} begins {len(meant)} ids", hint="Write more of it.")
+    if not meant:
+        hint = "homebox chats list --deleted shows them." if deleted else "homebox chats list shows them."
+        raise NotFound(f"no {'deleted ' if deleted else ''}chat {name!r}", hint=hint)
+    return (exact or meant)[0]
+
+
+def last(daemon: Daemon) -> str:
+    """The id of the newest chat. Raises NotFound where there is none."""
+    row = next(rows(daemon, page=1), None)
+    if row is None:
+        raise NotFound("there is no conversation yet", hint="homebox chat begins one.")
+    return row.id
+
+
+def show(daemon: Daemon, chat: str, *, whole: bool = False) -> ChatView:
+    """Raises NotFound."""
+    return msgspec.convert(daemon.json("GET", path(chat) + ("?all=1" if whole else "")), ChatView)
+
+
+def search(daemon: Daemon, query: str) -> list[Found]:
+    """Raises InvalidRequest for a query without a word."""
+    return msgspec.convert(
+        daemon.json("GET", f"/homebox/chats/search?{urlencode({'q': query})}"), FoundList
+    ).found
+
+
+def change(daemon: Daemon, chat: str, **fields: Any) -> None:
+    """Another title or head. Raises NotFound, InvalidRequest."""
+    daemon.json("PATCH", path(chat), fields)

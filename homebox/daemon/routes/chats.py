@@ -1,0 +1,169 @@
+"""A person's own chats over HTTP: list, search, read, say, answer again, go on, branch, name, delete, drafts, files.
+
+Everything is looked for in the caller's own file, so that somebody else's chat does not exist. Who speaks for another
+person may ask for them and has no way to what they have said.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from homebox.daemon.bodies import decode
+from homebox.daemon.chats import shelf, transfer, tree
+from homebox.daemon.house import House, house_of, person_of
+from homebox.daemon.identity import Person
+from homebox.daemon.policy import check_import
+from homebox.errors import InvalidRequest, NotAllowed
+from homebox.wire.chats import (
+    BranchRequest,
+    ChatMade,
+    ChatPatch,
+    ContinueRequest,
+    Draft,
+    ExportedChat,
+    FoundList,
+    RegenerateRequest,
+)
+from homebox.wire.requests import TurnRequest
+
+
+async def list_chats(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    limit = _limit(request.query.get("limit", "50"))
+    before, deleted = request.query.get("before"), _flag(request, "deleted")
+    return _json(await house.chats.read(person.name, shelf.rows, limit=limit, before=before, deleted=deleted))
+
+
+async def search(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    found = await house.chats.read(person.name, shelf.search, request.query.get("q", ""))
+    return _json(FoundList(found=found))
+
+
+async def show(request: web.Request) -> web.Response:
+    """The messages of the current path, or with `all=1` every one."""
+    house, person = _own(request)
+    shown = await house.chats.read(person.name, tree.view, _chat(request), whole=_flag(request, "all"))
+    return _json(house.exchange.overlay(person.name, shown))
+
+
+async def say(request: web.Request) -> web.Response:
+    """Store what the person said and queue an answer; the same key again gives the same turn."""
+    house, person = _own(request)
+    body = decode(await request.read(), TurnRequest)
+    return _json(await house.exchange.say(person, _chat(request), body))
+
+
+async def regenerate(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    body = decode(await request.read(), RegenerateRequest)
+    return _json(await house.exchange.regenerate(person, _chat(request), body))
+
+
+async def go_on(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    body = decode(await request.read(), ContinueRequest)
+    return _json(await house.exchange.go_on(person, request.match_info["turn"], body))
+
+
+async def branch(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    body = decode(await request.read(), BranchRequest)
+    made = await house.chats.write(person.name, tree.branch, _chat(request), body.message)
+    return _json(ChatMade(chat=made))
+
+
+async def patch(request: web.Request) -> web.Response:
+    """Another title, or another current path."""
+    house, person = _own(request)
+    body, chat = decode(await request.read(), ChatPatch), _chat(request)
+
+    def change(db: Any) -> None:
+        if body.title is not None:
+            shelf.rename(db, chat, body.title)
+        if body.head is not None:
+            tree.go_to(db, chat, body.head)
+
+    await house.chats.write(person.name, change)
+    return _json(await house.chats.read(person.name, shelf.row, chat))
+
+
+async def delete(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    await house.exchange.delete(person, _chat(request))
+    return _json({})
+
+
+async def undelete(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    await house.chats.write(person.name, shelf.undelete, _chat(request))
+    return _json(await house.chats.read(person.name, shelf.row, _chat(request)))
+
+
+async def draft(request: web.Request) -> web.Response:
+    """Of a chat, or of none yet."""
+    house, person = _own(request)
+    return _json(await house.chats.read(person.name, shelf.draft, request.match_info.get("chat")))
+
+
+async def put_draft(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    text = decode(await request.read(), Draft).text
+    await house.chats.write(
+        person.name, shelf.put_draft, request.match_info.get("chat"), text, needs_bytes=len(text)
+    )
+    return _json({})
+
+
+async def export(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    form = request.query.get("format", "json")
+    if form == "md":
+        text = await house.chats.read(person.name, transfer.markdown, _chat(request))
+        return web.Response(text=text, content_type="text/markdown", charset="utf-8")
+    if form != "json":
+        raise InvalidRequest(f"format is {form[:40]!r}; it must be md or json", param="format")
+    return _json(await house.chats.read(person.name, transfer.export, _chat(request)))
+
+
+async def take(request: web.Request) -> web.Response:
+    """Add a chat that was exported, all of it or nothing."""
+    house, person = _own(request)
+    check_import(person)
+    raw = await request.read()
+    body = decode(raw, ExportedChat)
+    return _json(
+        ChatMade(chat=await house.chats.write(person.name, transfer.take, body, needs_bytes=3 * len(raw)))
+    )
+
+
+def _own(request: web.Request) -> tuple[House, Person]:
+    """Raises NotAllowed for somebody who speaks for this person."""
+    person = person_of(request)
+    if person.spoken_by is not None:
+        raise NotAllowed(
+            f"{person.spoken_by} may ask for {person.name}, and not look at their chats",
+            hint="Only they themselves can.",
+        )
+    return house_of(request), person
+
+
+def _chat(request: web.Request) -> str:
+    return request.match_info["chat"]
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "") not in ("", "0", "false")
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= shelf.MAX_ROWS:
+        raise InvalidRequest(f"limit is {text[:40]!r}; it must be 1 to {shelf.MAX_ROWS}", param="limit")
+    return int(text)
+
+
+def _json(body: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
