@@ -26,10 +26,12 @@ from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import Monitor
 from homebox.daemon.people import Household
 from homebox.daemon.power import Power
+from homebox.daemon.prompting import Prompts
 from homebox.daemon.routes import chats as chat_routes
 from homebox.daemon.routes import health, native, openai, operators, people, power
 from homebox.daemon.steplog import StepLog
 from homebox.daemon.supervisor import WORKER, Patience, Supervisor
+from homebox.daemon.text_process import TextProcess
 from homebox.daemon.turnbook import TurnBook
 from homebox.daemon.turns import Turn
 from homebox.daemon.usage import Usage
@@ -120,6 +122,7 @@ def build(
         metrics.ended(turn)
 
     tokenizer = Tokenizer.load(folder)
+    prompts = Prompts(tokenizer, TextProcess(folder))
     book = TurnBook(supervisor, tokenizer, manifest, current, limits, on_token=on_token, on_end=on_end)
     metrics.watch(supervisor, book, monitor)
     chats = Chats(state / "chats")
@@ -128,7 +131,8 @@ def build(
         supervisor=supervisor,
         book=book,
         chats=chats,
-        exchange=Exchange(chats, book, native.engine_ask),
+        prompts=prompts,
+        exchange=Exchange(chats, book, prompts, native.engine_ask),
         monitor=monitor,
         power=Power(supervisor, state, drain_s=settings.drain_s, idle_unload_s=settings.idle_unload_s),
         identity=Identity(keys, household, settings.allowed_hosts, settings.allowed_origins, clock=clock),

@@ -18,6 +18,7 @@ from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import Monitor
 from homebox.daemon.people import Household
 from homebox.daemon.power import Power
+from homebox.daemon.prompting import Prompts
 from homebox.daemon.supervisor import Supervisor
 from homebox.daemon.turnbook import TurnBook
 from homebox.daemon.usage import Usage
@@ -30,6 +31,7 @@ class House:
     current: Current
     supervisor: Supervisor
     book: TurnBook
+    prompts: Prompts
     chats: Chats
     exchange: Exchange
     monitor: Monitor

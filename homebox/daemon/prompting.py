@@ -1,14 +1,14 @@
 """Which tokens does the engine get for these messages, or for this text?
 
-The one place where dialects meet templates and the tokeniser. Large texts are tokenised in a thread, so that one
-person's document does not hold up everybody's next token.
+The one place where dialects meet templates and the tokeniser. Large texts are turned into tokens by a process of their
+own, so that one person's document does not hold up everybody's next token.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
+from homebox.daemon.text_process import TextProcess
 from homebox.errors import InvalidRequest
 from homebox.text.join import Computed
 from homebox.text.tokens import Tokenizer
@@ -17,27 +17,33 @@ from homebox.wire.requests import Message
 INLINE_CHARACTERS = 16_384  # about a millisecond of tokenising
 
 
-async def chat_tokens(
-    tokenizer: Tokenizer, messages: Sequence[Message], computed: Computed | None = None
-) -> list[int]:
-    """The conversation through the model's template; a last message of the assistant is left open and continued. It
-    begins with the tokens that were `computed` before, as far as they stand for it.
+class Prompts:
+    """`large` does what is too much for the event loop."""
 
-    Raises InvalidRequest where there are no messages or the template refuses them."""
-    if not messages:
-        raise InvalidRequest("there are no messages", param="messages")
-    plain = [{"role": message.role, "content": message.content} for message in messages]
-    go_on = messages[-1].role == "assistant"
-    if sum(len(message.content) for message in messages) <= INLINE_CHARACTERS:
-        return tokenizer.render(plain, continue_last=go_on, computed=computed)
-    return await asyncio.to_thread(tokenizer.render, plain, continue_last=go_on, computed=computed)
+    def __init__(self, tokenizer: Tokenizer, large: TextProcess) -> None:
+        self._tokenizer, self._large = tokenizer, large
 
+    async def of_chat(self, messages: Sequence[Message], computed: Computed | None = None) -> list[int]:
+        """The conversation through the model's template; a last message of the assistant is left open and continued.
+        It begins with the tokens that were `computed` before, as far as they stand for it.
 
-async def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Raises InvalidRequest for text that is no Unicode."""
-    if len(text) <= INLINE_CHARACTERS:
-        return tokenizer.encode(text)
-    return await asyncio.to_thread(tokenizer.encode, text)
+        Raises InvalidRequest where there are no messages, the template refuses them or they take too long."""
+        if not messages:
+            raise InvalidRequest("there are no messages", param="messages")
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        go_on = messages[-1].role == "assistant"
+        if sum(len(message.content) for message in messages) <= INLINE_CHARACTERS:
+            return self._tokenizer.render(plain, continue_last=go_on, computed=computed)
+        return await self._large.render(plain, continue_last=go_on, computed=computed)
+
+    async def of_text(self, text: str) -> list[int]:
+        """Raises InvalidRequest for text that is no Unicode or takes too long."""
+        if len(text) <= INLINE_CHARACTERS:
+            return self._tokenizer.encode(text)
+        return await self._large.encode(text)
+
+    async def close(self) -> None:
+        await self._large.close()
 
 
 def template_preamble(tokenizer: Tokenizer) -> list[int]:

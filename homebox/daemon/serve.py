@@ -115,6 +115,7 @@ class Server:
         await self.house.usage.stop()
         await asyncio.to_thread(self.house.audit.close)
         await self.house.chats.close()
+        await self.house.prompts.close()
 
     async def _open_tcp(self, host: str, port: int) -> None:
         site = web.TCPSite(self._runner, host, port, ssl_context=self.tls)

@@ -11,14 +11,13 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from homebox.errors import HomeboxError, InvalidRequest, from_dict
+from homebox.text.join import Computed
 from homebox.text.worker import HEADER, Encode, Failed, Made, Render, frame
-from homebox.wire.requests import Message
 
 log = logging.getLogger("homebox.daemon")
 
@@ -39,10 +38,11 @@ class TextProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    async def render(self, messages: Sequence[Message], *, continue_last: bool) -> list[int]:
+    async def render(
+        self, messages: list[dict[str, str]], *, continue_last: bool, computed: Computed | None = None
+    ) -> list[int]:
         """As `Tokenizer.render`. Raises InvalidRequest, also for what takes too long."""
-        plain = [{"role": message.role, "content": message.content} for message in messages]
-        return await self._ask(Render(plain, continue_last))
+        return await self._ask(Render(messages, continue_last, computed))
 
     async def encode(self, text: str) -> list[int]:
         """As `Tokenizer.encode`. Raises InvalidRequest, also for what takes too long."""

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import msgspec
 
 from homebox.errors import HomeboxError, InvalidRequest
+from homebox.text.join import Computed
 from homebox.text.tokens import Tokenizer
 
 MAX_MEMORY_BYTES = 4 * 2**30
@@ -26,6 +27,7 @@ HEADER = struct.Struct("<I")
 class Render(msgspec.Struct, frozen=True, tag="render"):
     messages: list[dict[str, str]]
     continue_last: bool
+    computed: Computed | None = None
 
 
 class Encode(msgspec.Struct, frozen=True, tag="encode"):
@@ -57,7 +59,10 @@ def serve(tokenizer: Tokenizer, source: BinaryIO, sink: BinaryIO) -> None:
 def _answer(tokenizer: Tokenizer, asked: Render | Encode) -> Made | Failed:
     try:
         if isinstance(asked, Render):
-            return Made(tokenizer.render(asked.messages, continue_last=asked.continue_last))
+            made = tokenizer.render(
+                asked.messages, continue_last=asked.continue_last, computed=asked.computed
+            )
+            return Made(made)
         return Made(tokenizer.encode(asked.text))
     except HomeboxError as error:
         return Failed(error.as_dict())

@@ -12,26 +12,32 @@ import pytest
 
 from homebox.daemon.text_process import TextProcess
 from homebox.errors import InvalidRequest
+from homebox.text.join import Computed
 from homebox.text.tokens import Tokenizer
-from homebox.wire.requests import Message
 
 LONG = "the quick brown fox <|im_end|> jumps\n" * 2_000
 
 
-def talk(*contents: str) -> list[Message]:
-    return [Message("user" if i % 2 == 0 else "assistant", text) for i, text in enumerate(contents)]
+def talk(*contents: str) -> list[dict[str, str]]:
+    return [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(contents)]
 
 
 def test_a_large_text_becomes_the_same_tokens_as_in_the_daemon(model: Path) -> None:
     tokenizer = Tokenizer.load(model)
     messages = talk(LONG, "It begins")
-    plain = [{"role": m.role, "content": m.content} for m in messages]
+    before = tokenizer.render(messages[:1])
+    said = Computed([*before, *tokenizer.encode("Well")], len(before))
+    goes_on = talk(LONG, "Well, yes", "And then?")
 
     async def ask() -> None:
         child = TextProcess(model)
         assert await child.encode(LONG) == tokenizer.encode(LONG)
-        assert await child.render(messages, continue_last=True) == tokenizer.render(plain, continue_last=True)
-        assert await child.render(messages[:1], continue_last=False) == tokenizer.render(plain[:1])
+        assert await child.render(messages, continue_last=True) == tokenizer.render(
+            messages, continue_last=True
+        )
+        assert await child.render(messages[:1], continue_last=False) == before
+        joined = await child.render(goes_on, continue_last=False, computed=said)
+        assert joined == tokenizer.render(goes_on, computed=said) and joined[: len(said.ids)] == said.ids
         await child.close()
 
     asyncio.run(ask())

@@ -22,7 +22,7 @@ from homebox.daemon.chats.tokens import common, computed, unpack
 from homebox.daemon.chats.tree import Place, Said, Submission
 from homebox.daemon.identity import Person
 from homebox.daemon.policy import check_instruction, messages_for
-from homebox.daemon.prompting import chat_tokens
+from homebox.daemon.prompting import Prompts
 from homebox.daemon.turnbook import Ask, TurnBook
 from homebox.errors import Busy, InvalidRequest
 from homebox.wire import events
@@ -56,8 +56,8 @@ class _Prompt:
 class Exchange:
     """`ask_for` makes what the turn book takes of a person, options, a prompt, and how much of it is the answer's."""
 
-    def __init__(self, chats: Chats, book: TurnBook, ask_for: AskFor) -> None:
-        self._chats, self._book, self._ask_for = chats, book, ask_for
+    def __init__(self, chats: Chats, book: TurnBook, prompts: Prompts, ask_for: AskFor) -> None:
+        self._chats, self._book, self._prompts, self._ask_for = chats, book, prompts, ask_for
         self._savers: dict[
             tuple[str, str], Saver
         ] = {}  # of answers not wholly on disk, by person and message
@@ -197,7 +197,7 @@ class Exchange:
     async def _prompt(self, person: Person, place: Place, text: str | None = None) -> _Prompt:
         base, before = history.known(place.path, self._book.manifest.name)
         said = messages_for(person, history.messages(place.system, place.path, text), kept=True)
-        ids = await chat_tokens(self._book.tokenizer, said, before)
+        ids = await self._prompts.of_chat(said, before)
         kept = common(ids, before.ids) if before else 0
         return _Prompt(ids=ids, base=base if kept else None, kept=kept, own=[])
 

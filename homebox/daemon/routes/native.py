@@ -20,7 +20,6 @@ from homebox.daemon.eventlog import Reader
 from homebox.daemon.house import House, house_of, person_of
 from homebox.daemon.identity import Person
 from homebox.daemon.policy import messages_for
-from homebox.daemon.prompting import chat_tokens
 from homebox.daemon.routes.waiting import until_placed, while_connected
 from homebox.daemon.sampling import Wanted
 from homebox.daemon.turnbook import Ask, Kept
@@ -36,7 +35,7 @@ async def ask(request: web.Request) -> web.StreamResponse:
     """One question. Leaving cancels it, unless it was detached."""
     house, person = house_of(request), person_of(request)
     body = decode(await request.read(), AskRequest)
-    prompt = await chat_tokens(house.book.tokenizer, messages_for(person, body.messages))
+    prompt = await house.prompts.of_chat(messages_for(person, body.messages))
     kept = house.book.open_story(engine_ask(person, body.options, prompt))
     if body.detach:
         return _json(TurnCreated(turn=kept.turn.id))

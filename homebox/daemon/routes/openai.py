@@ -21,7 +21,6 @@ from homebox.daemon.house import PERSON, House, house_of, person_of
 from homebox.daemon.identity import Person
 from homebox.daemon.limits import check_model, may_use
 from homebox.daemon.policy import check_fields, messages_for
-from homebox.daemon.prompting import chat_tokens, text_tokens
 from homebox.daemon.routes import openai_shapes as shapes
 from homebox.daemon.routes.openai_requests import ChatBody, CompletionBody, SamplingFields
 from homebox.daemon.routes.waiting import Waiter, until_placed, while_connected
@@ -53,7 +52,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     body = decode(raw, ChatBody).checked()
     person = _speaking_for(request, body.user)
     check_fields(person, raw)
-    prompt = await chat_tokens(house.book.tokenizer, messages_for(person, body.chat_messages()))
+    prompt = await house.prompts.of_chat(messages_for(person, body.chat_messages()))
     ask = Ask(
         kind="chatcmpl",
         person=person,
@@ -71,7 +70,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     body = decode(await request.read(), CompletionBody).checked()
     tokenizer = house.book.tokenizer
     prompts = body.prompts(house.book.limits.vocab_size)
-    ids = [await text_tokens(tokenizer, one) if isinstance(one, str) else one for one in prompts]
+    ids = [await house.prompts.of_text(one) if isinstance(one, str) else one for one in prompts]
     ask = Ask(
         kind="cmpl",
         person=_speaking_for(request, body.user),
