@@ -47,19 +47,15 @@ def homebox(homebox: Shell, request: pytest.FixtureRequest) -> Shell:
 
 
 def test_an_answer_that_is_paused_in_the_middle_says_so_once_and_ends_whole(box: Box, homebox: Shell) -> None:
-    words = ["[[forever]][[pace=10]] a story", "--max-tokens", "60", "--seed", "3"]
-    whole = homebox("ask", *words)
-    asking = homebox.start("ask", *words)
+    whole = "hello there " * 6 + "goodbye"  # some 50 tokens: a busy machine still pauses in the middle of it
+    asking = homebox.start("ask", f"[[say={whole.replace(' ', '_')}]][[pace=80]]")
     until(lambda: any(row["tokens_out"] > 3 for row in box.streams()))
     engine = box.http.get("/health").json()["engine_pid"]
     ran = homebox("pause", "--now", "--for", "1h30m", "--reason", "game night")
     assert not alive(engine), "when it returns the memory is free"
     first, second = ran.out.splitlines()
-    assert (
-        ran.code == 0
-        and first.startswith("paused by root since ")
-        and first.endswith(": game night; homebox resume ends it")
-    )
+    assert ran.code == 0 and first.startswith("paused by root since ")
+    assert first.endswith(": game night; homebox resume ends it")
     assert second == "1 answer held until then" and ran.err == ""
 
     status = homebox("status")
@@ -67,19 +63,17 @@ def test_an_answer_that_is_paused_in_the_middle_says_so_once_and_ends_whole(box:
     assert "game night" in status.out and "homebox resume ends it" in status.out
     top = homebox("top", "--once").out
     assert " paused " in top.splitlines()[0] and "by root since" in top.splitlines()[1]
-    for refused in (homebox("ask", "hello"), homebox("status", "--wait", "5")):
+    asked, waited = homebox("ask", "hello"), homebox("status", "--wait", "5")
+    for refused in (asked, waited):
         assert refused.code == 5 and "the box is paused" in refused.err and "game night" in refused.err
+    assert "homebox resume" in asked.err
     greeting = homebox("chat", "--plain").out
     assert "tiny is paused by root since" in greeting and "homebox resume ends it" in greeting
-    assert "homebox resume" in homebox("ask", "hello").err
-    doctor = json.loads(homebox("doctor", "--json").out)
-    (engine_line,) = [found for found in doctor["findings"] if found["check"] == "engine"]
-    assert engine_line["ok"] is False and engine_line["fix"] == "homebox resume"
 
     back = homebox("resume")
     assert (back.code, back.out) == (0, "resumed: starting; 1 answer will go on\n")
     out, err = asking.communicate(timeout=20)
-    assert asking.returncode == 0 and out == whole.out
+    assert asking.returncode == 0 and out == whole + "\n"
     assert err.count("the box is paused by root") == 1 and "tokens are safe, the answer goes on after" in err
     assert homebox("resume").out == "nothing was paused: ready\n"
 

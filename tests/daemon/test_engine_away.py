@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import time
 from itertools import product
@@ -12,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from homebox.daemon.engine_state import DORMANT, EngineState, Happened, after
+from homebox.daemon.engine_state import CLOSED, DORMANT, EngineState, Happened, after
 from homebox.daemon.patience import Patience
 from homebox.errors import Paused, Unavailable
 from homebox.wire.pause import Pause
 
 from .test_serve import alive
-from .test_supervisor import QUICK, Bench, run, until
+from .test_supervisor import QUICK, Bench, Ear, run, until
 
 S = EngineState
 LONG_S = 20.0
@@ -337,6 +338,40 @@ def test_a_box_that_waits_for_its_device_can_be_paused_and_stopped(
         await until(lambda: box.state is S.READY)
 
     run(model, scenario, patience=Patience(device_s=60.0))
+
+
+# ---- everything at once
+
+
+def test_whatever_order_they_come_in_every_answer_ends_whole_and_one_engine_is_left(model: Path) -> None:
+    rng = random.Random(5)
+
+    async def scenario(bench: Bench) -> None:
+        box, texts = bench.supervisor, [f"[[forever]][[pace=3]] story {i}" for i in range(3)]
+        whole = [await whole_of(bench, text) for text in texts]
+        ears: list[tuple[int, Ear]] = []
+        tasks: list[asyncio.Task[None]] = []
+        for _ in range(60):
+            what = rng.choice(["ask", "ask", "pause", "now", "resume", "resume", "unload", "replace"])
+            if what == "ask" and box.state not in CLOSED:
+                i = rng.randrange(3)
+                ears.append((i, bench.ask(texts[i], max_tokens=40)[1]))
+            elif what in ("pause", "now"):
+                tasks.append(asyncio.create_task(box.pause(pause(), 0.0 if what == "now" else 0.05)))
+            elif what == "resume":
+                box.resume()
+            elif what == "unload":
+                tasks.append(asyncio.create_task(box.unload()))
+            elif what == "replace":
+                tasks.append(asyncio.create_task(box.replace("the machine slept")))
+            await asyncio.sleep(rng.choice([0, 0, 0.001, 0.02, 0.1]))
+        box.resume()
+        await until(lambda: all(ear.ends for _, ear in ears), within_s=20)
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert ears and all(ear.tokens == whole[i] and len(ear.ends) == 1 for i, ear in ears)
+        assert await whole_of(bench, texts[0]) == whole[0] and box.paused is None
+
+    run(model, scenario)
 
 
 # ---- a machine that slept

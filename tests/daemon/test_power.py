@@ -58,10 +58,10 @@ def stream_openai(box: Box, content: str, **fields: Any) -> str:
 def test_a_pause_holds_every_dialects_answers_frees_the_engine_and_they_end_as_if_undisturbed(
     box: Box,
 ) -> None:
-    whole = text_of(box.ask(STORY, max_tokens=40, seed=3))
+    whole = text_of(box.ask(STORY, max_tokens=90, seed=3))
     with ThreadPoolExecutor(1) as pool:
-        turn = box.detach(STORY, max_tokens=40, seed=3)
-        other = pool.submit(stream_openai, box, STORY, max_tokens=40, seed=3)
+        turn = box.detach(STORY, max_tokens=90, seed=3)
+        other = pool.submit(stream_openai, box, STORY, max_tokens=90, seed=3)
         until(lambda: sum(row["tokens_out"] > 3 for row in box.streams()) == 2)
         engine = health(box)["engine_pid"]
         began = pause(box, now=True, reason="game\n night").json()
@@ -76,14 +76,14 @@ def test_a_pause_holds_every_dialects_answers_frees_the_engine_and_they_end_as_i
         told = box.events(turn)
         assert text_of(told) == whole == other.result()
     (notice,) = [event for event in told if isinstance(event, events.Paused)]
-    assert notice.pause.reason == "game night" and 3 < notice.safe_tokens < 40
+    assert notice.pause.reason == "game night" and 3 < notice.safe_tokens < 90
     assert not any(isinstance(event, events.EngineLost) for event in told)
     assert until(box.idle) and box.snapshot().engine_restarts == 0
 
 
 def test_a_pause_lets_running_answers_finish_first(model: Path, tmp_path: Path) -> None:
     with running(model, tmp_path, drain_s=20.0) as box:
-        turn = box.detach(STORY, max_tokens=30)
+        turn = box.detach(STORY, max_tokens=90)
         until(lambda: box.tokens(turn) > 3)
         assert pause(box).json()["state"] == "pausing"
         assert health(box)["state"] == "pausing" and box.chat("hello").status_code == 503
