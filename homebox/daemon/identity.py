@@ -85,9 +85,13 @@ class Identity:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._keys, self._people, self._clock = keys, people, clock
+        self.allow(hosts, origins)
+        self._peers: WeakKeyDictionary[Any, Person] = WeakKeyDictionary()
+
+    def allow(self, hosts: Sequence[str], origins: Sequence[str]) -> None:
+        """From now on these names of the box, and pages of these origins."""
         self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
         self.origins = Origins(origins)
-        self._peers: WeakKeyDictionary[Any, Person] = WeakKeyDictionary()
 
     def of(self, request: web.Request) -> Person | None:
         """The person, or None for somebody unknown at a public door. Raises Unauthenticated, NotAllowed."""
