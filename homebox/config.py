@@ -235,6 +235,12 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
         refuse("max_context", f"at least {MIN_CONTEXT}, or 0 for the model's own")
     if settings.log_format not in _LOG_FORMATS:
         refuse("log_format", " or ".join(_LOG_FORMATS))
+    if any("://" not in origin for origin in settings.allowed_origins):
+        refuse(
+            "allowed_origins",
+            'a list of origins, like ["https://notes.home"]',
+            "There is none for all pages.",
+        )
     if settings.device not in _DEVICES:
         refuse("device", " or ".join(_DEVICES), "This version computes on the CPU.")
     try:

@@ -8,6 +8,7 @@ makes sense. It knows no HTTP and no roles; the rules come with the person, time
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -85,7 +86,7 @@ class Limits:
                 + (f" and asks for {more} more" if more > 1 else "")
                 + f"; {rules.requests} at once are allowed",
                 hint="Wait for one of them, or stop one: homebox streams list",
-                retry_after_s=free_in_s,
+                retry_after_s=math.ceil(free_in_s),
                 numbers={"rule": "requests", "limit": rules.requests, "used": running, "asked": more},
             )
         minute = self._minute(person.name, now)
@@ -118,7 +119,7 @@ class Limits:
         raise LimitReached(
             f"{person.name} may not ask at this hour, only {', '.join(person.rules.hours or ())}",
             hint=f"It is open again at {opens:%H:%M on %A}." if opens else None,
-            retry_after_s=opens.timestamp() - now if opens else None,
+            retry_after_s=math.ceil(opens.timestamp() - now) if opens else None,
             numbers={
                 "rule": "hours",
                 "limit": person.rules.hours,
@@ -230,7 +231,7 @@ def _used_up(span: str, person: Person, limit: int, used: int, free_in_s: float)
     return LimitReached(
         f"{person.name} has used {used} tokens {'in this minute' if span == 'minute' else 'today'}; {limit} are allowed",
         hint=f"Asking again makes sense in {_span(free_in_s)}.",
-        retry_after_s=free_in_s,
+        retry_after_s=math.ceil(free_in_s),
         numbers={"rule": f"tokens_per_{span}", "limit": limit, "used": used},
     )
 

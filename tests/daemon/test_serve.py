@@ -295,6 +295,7 @@ SETTINGS = [
     ("max_chunk_tokens", 0),
     ("max_answer_tokens", -1),
     ("queue_total", 0),
+    ("allowed_origins", ["*"]),
 ]
 
 
