@@ -168,7 +168,7 @@ def _write_configuration(path: Path, content: bytes, done: Restored) -> None:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except FileNotFoundError:
         raise NotFound(
             f"there is no backup {path}", hint="Name the file that homebox backup wrote."
@@ -177,6 +177,10 @@ def _opened(path: Path) -> IO[bytes]:
         raise NotAllowed(f"cannot read {path}: {error.strerror}", hint="sudo homebox restore may.") from None
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror or error}") from None
+    if file.seekable():
+        return file
+    file.close()
+    raise UsageError(f"{path} cannot be read twice", hint="Write it to a file first, and name that.")
 
 
 def _existing(folder: Path) -> Path:

@@ -13,7 +13,9 @@ import shutil
 import socket
 import sqlite3
 import stat
+import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +72,13 @@ def save_to_file(
 def save_to_stream(
     target: IO[bytes], state: Path, configuration: Path = CONFIGURATION_DIR, progress: Progress = silent
 ) -> Saved:
-    """The same to a pipe: nothing can be read back. Raises NotFound, NotAllowed, BrokenPipeError."""
-    saved = _save(target, _found(state, configuration), state, progress)
-    target.flush()
+    """The same to a pipe: nothing can be read back. Raises NotFound, NotAllowed, and HomeboxError where its reader
+    leaves: for a backup that is no success."""
+    try:
+        saved = _save(target, _found(state, configuration), state, progress)
+        target.flush()
+    except BrokenPipeError:
+        raise HomeboxError("whoever read the backup left before its end", hint="Nothing was saved.") from None
     return saved
 
 
@@ -93,48 +99,62 @@ def _found(state: Path, configuration: Path) -> list[Source]:
 
 
 def _save(target: IO[bytes], found: list[Source], state: Path, progress: Progress) -> Saved:
-    writer = archive.Writer(target)
-    damaged: list[str] = []
-    left_out: list[str] = []
+    saving = _Saving(target, progress)
     with acting_as_owner_of(state), staging(state, "backup") as folder:
         need_room(folder, max(_size(source) for source in found), "a copy of one file at a time")
         models = Library(state).models()
-        for source in (each for each in found if each.name.startswith(f"{Root.STATE}/")):
-            _add(writer, source, folder / "copy", damaged, left_out, progress)
-    for source in (each for each in found if each.name.startswith(f"{Root.CONFIGURATION}/")):
-        _add(writer, source, None, damaged, left_out, progress)
+        saving.add((each for each in found if each.name.startswith(f"{Root.STATE}/")), folder)
+    with tempfile.TemporaryDirectory(prefix="homebox-backup-") as other:
+        saving.add((each for each in found if each.name.startswith(f"{Root.CONFIGURATION}/")), Path(other))
     manifest = Manifest(
-        created=time.time(), host=socket.gethostname(), files=writer.files, damaged=damaged, models=models
+        created=time.time(),
+        host=socket.gethostname(),
+        files=saving.writer.files,
+        damaged=saving.damaged,
+        models=models,
     )
-    writer.finish(manifest)
-    return Saved(manifest, tuple(left_out))
+    saving.writer.finish(manifest)
+    return Saved(manifest, tuple(saving.left_out))
 
 
-def _add(
-    writer: archive.Writer,
-    source: Source,
-    copy: Path | None,
-    damaged: list[str],
-    left_out: list[str],
-    progress: Progress,
-) -> None:
-    try:
+class _Saving:
+    """Copies one file after the other, packs the copy, and remembers what was not as it should be."""
+
+    def __init__(self, target: IO[bytes], progress: Progress) -> None:
+        self.writer = archive.Writer(target)
+        self.damaged: list[str] = []
+        self.left_out: list[str] = []
+        self._progress = progress
+
+    def add(self, found: Iterable[Source], folder: Path) -> None:
+        copy = folder / "copy"
+        for source in found:
+            try:
+                reason = self._copy(source, copy)
+            except FileNotFoundError:
+                reason = "it was removed or renamed while the backup was made"
+            except PermissionError as error:
+                raise NotAllowed(
+                    f"{source.path}: {error.strerror}", hint="sudo homebox backup may."
+                ) from None
+            if reason:
+                self.left_out.append(f"{source.path}: {reason}")
+            else:
+                self.writer.add(source.name, copy, self._progress)
+
+    def _copy(self, source: Source, copy: Path) -> str:
+        """The reason why it is left out, empty where it is not."""
+        copy.unlink(missing_ok=True)
         if item_of(source.name) is None:
-            left_out.append(f"{source.path}: its name is too long, or cannot be shown")
-        elif not stat.S_ISREG(source.path.lstat().st_mode):
-            left_out.append(f"{source.path}: it is no plain file")
-        elif copy is None:
-            writer.add(source.name, source.path, progress)
-        else:
-            if source.kind is Kind.FILE or not copy_database(source.path, copy, progress):
-                shutil.copyfile(source.path, copy, follow_symlinks=False)
-                damaged += [source.name] if source.kind is Kind.DATABASE else []
-            writer.add(source.name, copy, progress)
-            copy.unlink()
-    except FileNotFoundError:
-        pass  # deleted or renamed away in the meantime: it is not there now
-    except PermissionError as error:
-        raise NotAllowed(f"{source.path}: {error.strerror}", hint="sudo homebox backup may.") from None
+            return "its name is too long, or cannot be shown"
+        if not stat.S_ISREG(source.path.lstat().st_mode):
+            return "it is no plain file"
+        if source.kind is Kind.FILE:
+            shutil.copyfile(source.path, copy, follow_symlinks=False)
+        elif not copy_database(source.path, copy, self._progress):
+            shutil.copyfile(source.path, copy, follow_symlinks=False)
+            self.damaged.append(source.name)
+        return ""
 
 
 def copy_database(path: Path, copy: Path, progress: Progress = silent) -> bool:
@@ -144,7 +164,6 @@ def copy_database(path: Path, copy: Path, progress: Progress = silent) -> bool:
     def step(status: int, remaining: int, total: int) -> None:
         progress(f"copying {path.name}", total - remaining, total)
 
-    copy.unlink(missing_ok=True)
     try:
         with (
             closing(

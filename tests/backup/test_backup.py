@@ -205,6 +205,21 @@ def test_a_backup_to_a_pipe_can_be_restored(state: Path, tmp_path: Path) -> None
     assert plain(tmp_path / "new") == plain(state)
 
 
+def test_a_pipe_whose_reader_leaves_is_no_success_and_none_can_be_restored_from(
+    state: Path, tmp_path: Path
+) -> None:
+    (state / "audit.jsonl").write_bytes(os.urandom(500_000))
+    save = subprocess.Popen(
+        [*HOMEBOX, "backup", "-", "--state", str(state)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert save.stdout and save.stderr and save.stdout.read(10)
+    save.stdout.close()
+    assert b"left before its end" in save.stderr.read() and save.wait(20) == 1
+    save.stderr.close()
+    ran = homebox("restore", "/dev/stdin", "--state", str(tmp_path / "new"), input=b"anything")
+    assert ran.returncode == 2 and b"cannot be read twice" in ran.stderr
+
+
 # ---- a restore never overwrites anything
 
 
@@ -392,6 +407,8 @@ def test_the_commands_speak_json_and_import_nothing_of_the_daemon_but_its_lock(
 ) -> None:
     saved = json.loads(homebox("backup", str(tmp_path / "b.tar.gz"), "--state", str(state), "--json").stdout)
     assert saved["bytes"] == (tmp_path / "b.tar.gz").stat().st_size and len(saved["files"]) == 9
+    named = homebox("backup", str(tmp_path), "--state", str(state)).stdout.decode().split()[0]
+    assert Path(named).parent == tmp_path and len(verify(Path(named)).files) == 9
     checked = json.loads(homebox("backup", "--verify", str(tmp_path / "b.tar.gz"), "--json").stdout)
     assert checked["files"] == saved["files"]
     code = "import sys; import homebox.backup.save, homebox.backup.restore; print(*sys.modules)"
