@@ -85,9 +85,9 @@ def test_a_refused_message_is_not_stored(box: Box, options: dict[str, Any]) -> N
     assert box.say("c1", "[[say=hello]]", "k1").status_code == 200
 
 
-@pytest.mark.parametrize("chat", ["x" * 65, ".hidden", "search", "a b"])
-def test_a_chat_id_has_a_strict_form(box: Box, chat: str) -> None:
-    assert box.say(chat, "hello", "k").status_code == 400
+def test_a_chat_id_has_a_strict_form(box: Box) -> None:
+    for chat in ("x" * 65, ".hidden", "search", "a b"):
+        assert box.say(chat, "hello", "k").status_code == 400
 
 
 def test_an_instruction_may_be_repeated_and_not_changed(box: Box) -> None:
@@ -292,28 +292,28 @@ def test_words_are_found_by_their_beginning_also_across_accents(box: Box) -> Non
     assert found("zoolog gard") == [] and found("zoological gard")[0]["message"] is None
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        '"',
-        "a AND",
-        "NEAR(a b)",
-        "text:x",
-        "*",
-        "a* b*",
-        "(",
-        "^a",
-        "-a",
-        "\x00a",
-        "a" * 5000,
-        "日本",
-        "'; DROP",
-    ],
+QUERIES = (
+    '"',
+    "a AND",
+    "NEAR(a b)",
+    "text:x",
+    "*",
+    "a* b*",
+    "(",
+    "^a",
+    "-a",
+    "\x00a",
+    "a" * 5000,
+    "日本",
+    "'; DROP",
 )
-def test_no_query_is_a_program(box: Box, query: str) -> None:
+
+
+def test_no_query_is_a_program(box: Box) -> None:
     said(box, "c", "[[say=hello]]")
-    response = box.http.get("/homebox/chats/search", params={"q": query})
-    assert response.status_code == (200 if re.search(r"\w", query) else 400), response.text
+    for query in QUERIES:
+        response = box.http.get("/homebox/chats/search", params={"q": query})
+        assert response.status_code == (200 if re.search(r"\w", query) else 400), (query, response.text)
 
 
 def test_a_title_given_by_the_person_stays(box: Box) -> None:
@@ -363,27 +363,28 @@ def test_an_export_comes_in_again_whole_and_beside_what_is_there(box: Box) -> No
     assert text_of(box.events(more["turn"])) == "four"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"homebox_chat": 9},
-        {"id": "../x"},
-        {"head": "m-nope"},
-        {"messages": [{"id": "a", "role": "user", "text": "x", "parent": "b"}]},
-        {"messages": [{"id": "a", "role": "user", "text": "x"}] * 2},
-        {"messages": [{"id": "a", "role": "tool", "text": "x"}]},
-        {"messages": [{"id": "a", "role": "assistant", "text": "x", "state": "growing"}]},
-        {"created": 1e400},
-        {"surprise": 1},
-    ],
+WRONG: tuple[dict[str, Any], ...] = (
+    {"homebox_chat": 9},
+    {"id": "../x"},
+    {"head": "m-nope"},
+    {"messages": [{"id": "a", "role": "user", "text": "x", "parent": "b"}]},
+    {"messages": [{"id": "a", "role": "user", "text": "x"}] * 2},
+    {"messages": [{"id": "a", "role": "tool", "text": "x"}]},
+    {"messages": [{"id": "a", "role": "assistant", "text": "x", "state": "growing"}]},
+    {"created": 1e400},
+    {"surprise": 1},
 )
-def test_a_wrong_import_leaves_nothing_behind(box: Box, wrong: dict[str, Any]) -> None:
+
+
+def test_a_wrong_import_leaves_nothing_behind(box: Box) -> None:
     good = {"homebox_chat": 1, "id": "n", "title": "t", "created": 1.0, "updated": 1.0, "messages": []}
-    content = json.dumps(good | wrong)
-    response = box.http.post(
-        "/homebox/chats/import", content=content, headers={"content-type": "application/json"}
-    )
-    assert response.status_code == 400, response.text
+    for wrong in WRONG:
+        response = box.http.post(
+            "/homebox/chats/import",
+            content=json.dumps(good | wrong),
+            headers={"content-type": "application/json"},
+        )
+        assert response.status_code == 400, (wrong, response.text)
     assert box.http.get("/homebox/chats").json()["chats"] == []
 
 
