@@ -126,6 +126,7 @@ def test_an_answer_is_given_again_gone_on_with_and_the_conversation_named(box: B
     after = box.http.get("/homebox/chats/aa11").json()
     kept = box.http.get("/homebox/chats/aa11?all=1").json()["messages"][1]["content"]
     lines = ran.out.splitlines()
+    assert lines[4] == "status: length - /continue goes on with it"
     assert kept.startswith(before) and f"homebox: {kept[len(before) :]}" in lines, (
         "only what is new is written"
     )
