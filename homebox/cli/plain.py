@@ -111,6 +111,8 @@ class Conversation:
             else:
                 self._out.write("you" if each.role == "user" else "homebox", clean(each.content))
                 self._out.end()
+                if each.state != "done":
+                    self.status(f"{each.detail or each.state} - /continue goes on with it")
 
     def say(self, text: str) -> bool:
         """A line that a person typed: a command, or a message whose answer is written out. False means leave."""

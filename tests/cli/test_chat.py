@@ -154,6 +154,25 @@ def test_status_lines_come_only_on_change_and_the_answer_goes_on_below(
     ]
 
 
+def test_a_disk_that_takes_nothing_is_said_in_one_line(box: FakeDaemon, homebox: Shell) -> None:
+    said = numbered(
+        [
+            events.Text(text="Lis", offset=0),
+            events.Notice(code="no_space", message="the answer goes on, but cannot be saved: 12 bytes free"),
+            events.Text(text="bon.", offset=3),
+            events.Notice(code="saved", message="everything is saved again"),
+            answer()[-1],
+        ]
+    )
+    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(said))
+    assert homebox("chat", "--plain", stdin="x\n").out.splitlines()[2:] == [
+        "homebox: Lis",
+        "status: the answer goes on, but cannot be saved: 12 bytes free",
+        "homebox: bon.",
+        "status: everything is saved again",
+    ]
+
+
 def test_an_answer_goes_on_across_a_broken_connection(box: FakeDaemon, homebox: Shell) -> None:
     def broken_once(exchange: Exchange) -> None:
         after = int(exchange.asked.path.partition("after=")[2])

@@ -70,18 +70,18 @@ def test_what_was_deleted_is_undeleted(box: Box, homebox: Shell) -> None:
 def test_a_conversation_is_renamed_exported_and_imported(box: Box, homebox: Shell, tmp_path: Path) -> None:
     said(box, "aa11", "[[say=hello]]")
     assert homebox("chats", "rename", "aa", "My\x1b[31m chat").code == 0
-    assert "My[31m chat" not in homebox("chats", "list").out and "\x1b" not in homebox("chats", "list").out
+    listed = homebox("chats", "list").out
+    assert "My chat" in listed and "\x1b" not in listed
     text = homebox("chats", "export", "aa").out
     assert text.startswith("# My") and text.endswith("## homebox\n\nhello\n") and "\x1b" not in text
     file = tmp_path / "chat.json"
     assert homebox("chats", "export", "aa", "--format", "json", "-o", str(file)).code == 0
     made = homebox("chats", "import", str(file)).out.strip()
     assert made != "aa11" and homebox("chats", "show", made).out == homebox("chats", "show", "aa11").out
-    assert homebox("chats", "import", "-", stdin=file.read_text()).code == 0
-    for content in ("{", '{"homebox_chat": 1}', "[]"):
+    for content in ("{", '{"homebox_chat": 1}'):
         refused = homebox("chats", "import", "-", stdin=content)
         assert refused.code == 2 and "Traceback" not in refused.err
-    assert len(homebox("chats", "list").out.splitlines()) == 3
+    assert len(homebox("chats", "list").out.splitlines()) == 2
 
 
 def test_the_last_conversation_or_a_named_one_goes_on(box: Box, homebox: Shell) -> None:
@@ -126,6 +126,7 @@ def test_an_answer_is_given_again_gone_on_with_and_the_conversation_named(box: B
     after = box.http.get("/homebox/chats/aa11").json()
     kept = box.http.get("/homebox/chats/aa11?all=1").json()["messages"][1]["content"]
     lines = ran.out.splitlines()
+    assert lines[4] == "status: length - /continue goes on with it"
     assert kept.startswith(before) and f"homebox: {kept[len(before) :]}" in lines, (
         "only what is new is written"
     )

@@ -117,6 +117,27 @@ def test_a_resync_replaces_what_is_there_and_the_answer_goes_on() -> None:
     assert fold(ChatState(), said).text == "slow reader, whole again"
 
 
+def test_a_resync_takes_nothing_away_that_the_reader_has() -> None:
+    """A daemon that was killed kept a quarter of a second less than the reader has seen."""
+    state = fold(
+        ChatState(),
+        [
+            events.Think(text="hm, well", seq=1),
+            events.Text(text="all of it", offset=0, seq=2),
+            events.Resync(text="all of", think="hm,", seq=3),
+        ],
+    )
+    assert (state.text, state.think) == ("all of it", "hm, well")
+    state = apply(state, events.Resync(text="another answer", think="no", seq=4))
+    assert (state.text, state.think) == ("another answer", "no")
+
+
+def test_a_notice_stands_beside_the_answer() -> None:
+    notice = events.Notice(code="no_space", message="the disk is full", seq=2)
+    state = fold(ChatState(), [events.Text(text="a", offset=0, seq=1), notice])
+    assert state.notice == notice and state.text == "a" and state.phase is Phase.WRITING
+
+
 def test_a_front_end_that_only_appends_writes_what_is_new() -> None:
     before = ChatState(text="The sky")
     assert fresh_text(before, ChatState(text="The sky is blue")) == " is blue"

@@ -25,6 +25,7 @@ log = logging.getLogger("homebox.chats")
 EVERY_S = 0.1  # with the narrator's own 0.05 s a piece is at most 150 ms old when it is written
 EVERY_TOKENS = 64
 RETRY_S = 1.0
+LEAVE_S = 5.0  # at the end of the daemon, for a disk that says nothing
 _STATES: dict[str, State] = {"stop": "done", "length": "length", "cancelled": "stopped", "error": "error"}
 
 
@@ -79,7 +80,7 @@ class Saver:
         self._leaving = True
         self._hurry.set()
         if self._task:
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=LEAVE_S)
 
     # ---- Keeper
 
