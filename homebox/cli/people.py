@@ -55,7 +55,7 @@ def list_people(json: Json = False) -> None:
             "nobody was entered, and nobody has a key: everybody on the socket is an adult without limits"
         )
         return
-    header = ("PERSON", "ROLE", "NOW", "TODAY", "KEYS", "OWN RULES")
+    header = ("PERSON", "ROLE", "NOW", "TODAY", "KEYS", "CHATS", "OWN RULES")
     _print(rule_words.table([header, *(_columns(row) for row in rows)]))
 
 
@@ -291,6 +291,7 @@ def _columns(row: PersonRow) -> tuple[str, ...]:
         now,
         str(row.tokens_today),
         str(row.keys),
+        "-" if row.chats is None else str(row.chats),
         own or ("-" if row.entered else "not entered"),
     )
 

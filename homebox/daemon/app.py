@@ -134,7 +134,7 @@ def build(
         prompts=prompts,
         exchange=Exchange(chats, book, prompts, native.engine_ask),
         monitor=monitor,
-        power=Power(supervisor, state, drain_s=settings.drain_s, idle_unload_s=settings.idle_unload_s),
+        power=Power(supervisor, state, current),
         identity=Identity(keys, household, settings.allowed_hosts, settings.allowed_origins, clock=clock),
         keys=keys,
         people=household,

@@ -12,6 +12,7 @@ import logging
 import time
 from pathlib import Path
 
+from homebox.config import Current
 from homebox.daemon.engine_state import EngineState
 from homebox.daemon.identity import Person
 from homebox.daemon.pause_file import PauseFile
@@ -27,8 +28,9 @@ GPU = "cuda"  # how the name of a device begins whose memory does not survive a 
 
 
 def may_pause(person: Person) -> bool:
-    """Whoever sits at the box may take it for a game; a key from elsewhere may not."""
-    return person.admin or person.local
+    """Whoever has an account on the box may take it for a game, but for kids and guests; a key from elsewhere may
+    not."""
+    return person.admin or (person.local and person.role in ("admin", "adult"))
 
 
 class Power:
@@ -38,17 +40,14 @@ class Power:
         self,
         supervisor: Supervisor,
         state_dir: Path,
+        current: Current,
         *,
-        drain_s: float,
-        idle_unload_s: float = 0.0,
         sleep: SleepWatch | None = None,
     ) -> None:
-        self.drain_s = drain_s
+        self._current = current
         self._supervisor = supervisor
         self._file = PauseFile(state_dir)
-        self._idle_unload_s = idle_unload_s
         self._sleep = sleep or SleepWatch()
-        self._every_s = min(LOOK_EVERY_S, idle_unload_s / 4) if idle_unload_s else LOOK_EVERY_S
         self._watching: asyncio.Task[None] | None = None
         self._pausing: asyncio.Task[None] | None = None
 
@@ -65,6 +64,10 @@ class Power:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def drain_s(self) -> float:
+        return self._current.settings.drain_s
 
     # ---- what persons may do
 
@@ -104,7 +107,8 @@ class Power:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._every_s)
+            idle_s = self._current.settings.idle_unload_s
+            await asyncio.sleep(min(LOOK_EVERY_S, idle_s / 4) if idle_s else LOOK_EVERY_S)
             try:
                 await self._look()
             except Exception:
@@ -116,7 +120,8 @@ class Power:
         pause = self._supervisor.paused
         if pause and pause.left_s() == 0:
             self._resume("its time is over")
-        if self._idle_unload_s and self._supervisor.idle_s >= self._idle_unload_s:
+        idle_s = self._current.settings.idle_unload_s
+        if idle_s and self._supervisor.idle_s >= idle_s:
             log.info("unloading after %.0f s without a request", self._supervisor.idle_s)
             await self._supervisor.unload()
 

@@ -47,6 +47,7 @@ LIVE: Mapping[str, Callable[[House], None]] = {
     "max_answer_tokens": _is_read_each_time,
     "max_context": _is_read_each_time,
     "drain_s": _is_read_each_time,
+    "idle_unload_s": _is_read_each_time,
     "listen": _is_read_each_time,
     "allowed_hosts": _names,
     "allowed_origins": _names,
@@ -69,6 +70,7 @@ async def reload_on(
         pulse.reloading()
         try:
             note = await reload(server, read)
+            server.house.audit.action(None, "reload", outcome=note)
             log.info("%s", note)
         except HomeboxError as error:
             log.error("configuration refused, the old settings hold: %s", error)

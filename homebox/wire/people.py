@@ -27,6 +27,10 @@ class PersonRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens_minute: int = 0
     tokens_today: int = 0
     keys: int = 0
+    chats: int | None = (
+        None  # None where nothing is known: their file cannot be read, or it was not looked at
+    )
+    messages: int | None = None
 
 
 class PersonChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -107,6 +107,26 @@ def test_stopping_somebody_elses_answer_is_an_act_of_its_own(box: Box) -> None:
     assert [line["route"] for line in having(box, what="request")] == ["DELETE /homebox/turns/{turn}"]
 
 
+def test_acts_of_administration_are_lines_with_their_target(box: Box) -> None:
+    made = box.http.post("/homebox/keys", json={"person": "kim"}).json()
+    assert box.http.put("/homebox/people/kim", json={"role": "kid"}).status_code == 200
+    assert box.http.delete(f"/homebox/keys/{made['id']}").status_code == 200
+    assert box.http.delete("/homebox/people/kim").status_code == 200
+    assert box.http.post("/homebox/pause", json={"now": True, "reason": "a secret game"}).status_code == 200
+    assert box.http.post("/homebox/resume", json={}).status_code == 200
+    until(lambda: having(box, what="resume"))
+    acts = [(each["what"], each.get("target")) for each in having(box, person=os_name()) if "target" in each]
+    assert acts == [
+        ("key.new", made["id"]),
+        ("person.set", "kim"),
+        ("key.revoke", made["id"]),
+        ("person.remove", "kim"),
+    ]
+    lines = str(having(box))
+    assert made["key"].split("_")[2] not in lines and "secret game" not in lines
+    assert [each["what"] for each in having(box, person=os_name())][-2:] == ["pause", "resume"]
+
+
 def test_the_record_is_for_administrators(box: Box) -> None:
     with box.client(**{"X-Homebox-As": "mia"}) as mia:
         assert mia.get("/homebox/audit").status_code == 403

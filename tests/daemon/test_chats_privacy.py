@@ -187,6 +187,9 @@ def test_an_administrator_gets_counts_and_nothing_else(box: Box) -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
     assert box.on_loop(lambda: box.house.chats.counts(me)) == Counts(chats=1, messages=2)
     assert box.on_loop(lambda: box.house.chats.counts("nobody")) == Counts(chats=0, messages=0)
+    shown = box.http.get("/homebox/people")
+    (row,) = (row for row in shown.json()["people"] if row["name"] == me)
+    assert (row["chats"], row["messages"]) == (1, 2) and SECRET not in shown.text
     assert not (box.house.chats.folder / file_name("nobody")).exists()
 
 

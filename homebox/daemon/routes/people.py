@@ -16,7 +16,7 @@ from homebox.daemon.house import House, admin_of, house_of, person_of
 from homebox.daemon.keys import Key
 from homebox.daemon.people import Record
 from homebox.daemon.streams import Phase
-from homebox.errors import InvalidRequest
+from homebox.errors import HomeboxError, InvalidRequest
 from homebox.rules import check_role, convert
 from homebox.wire.people import KeyMade, KeyRequest, KeyRow, PersonChange, PersonRow, UsageRow
 
@@ -26,7 +26,7 @@ MOST_DAYS = 3660
 async def me(request: web.Request) -> web.Response:
     """Oneself: role, the rules that hold, and what is used of them."""
     house, person = house_of(request), person_of(request)
-    row = _row(house, person.name, _record(house, person.name))
+    row = await _counted(house, _row(house, person.name, _record(house, person.name)))
     row = msgspec.structs.replace(row, role=person.role, rules=person.rules, admin=person.admin)
     said = {"spoken_by": person.spoken_by, "key": person.key, "app": person.app}
     return _json(msgspec.to_builtins(row) | {name: value for name, value in said.items() if value})
@@ -39,11 +39,12 @@ async def everybody(request: web.Request) -> web.Response:
         return _json({"people": [_row(house, person.name, _record(house, person.name))]})
     names = {*house.people.records(), *(key.person for key in house.keys.all())}
     names |= {*house.usage.people_today(), *(turn.person for turn in house.book.live)}
-    return _json({"people": [_row(house, name, _record(house, name)) for name in sorted(names)]})
+    rows = [_row(house, name, _record(house, name)) for name in sorted(names)]
+    return _json({"people": [await _counted(house, row) for row in rows]})
 
 
 async def set_person(request: web.Request) -> web.Response:
-    house, _ = house_of(request), admin_of(request)
+    house, admin = house_of(request), admin_of(request)
     name = request.match_info["person"]
     body = decode(await request.read(), PersonChange)
     role = check_role(body.role) if body.role is not None else None
@@ -53,14 +54,17 @@ async def set_person(request: web.Request) -> web.Response:
     def write() -> Record:
         return house.people.set(name, role=role, rules=rules, clear=body.clear, otherwise=otherwise)
 
-    return _json(_row(house, name, await asyncio.to_thread(write)))
+    record = await asyncio.to_thread(write)
+    house.audit.action(admin, "person.set", target=name, role=record.role)
+    return _json(_row(house, name, record))
 
 
 async def remove_person(request: web.Request) -> web.Response:
     """Forget role and rules; keys and chats stay."""
-    house, _ = house_of(request), admin_of(request)
+    house, admin = house_of(request), admin_of(request)
     name = request.match_info["person"]
     await asyncio.to_thread(house.people.remove, name)
+    house.audit.action(admin, "person.remove", target=name)
     return _json(_row(house, name, None))
 
 
@@ -72,7 +76,7 @@ async def keys(request: web.Request) -> web.Response:
 
 
 async def new_key(request: web.Request) -> web.Response:
-    house, _ = house_of(request), admin_of(request)
+    house, admin = house_of(request), admin_of(request)
     body = decode(await request.read(), KeyRequest)
 
     def write() -> str:
@@ -85,13 +89,16 @@ async def new_key(request: web.Request) -> web.Response:
         )
 
     key = await asyncio.to_thread(write)
-    return _json(KeyMade(id=key.split("_")[1], key=key))
+    name = key.split("_")[1]
+    house.audit.action(admin, "key.new", target=name, owner=body.person, scopes=body.scopes)
+    return _json(KeyMade(id=name, key=key))
 
 
 async def revoke_key(request: web.Request) -> web.Response:
     """Take a key's rights away, and end what is under way with it."""
-    house, _ = house_of(request), admin_of(request)
+    house, admin = house_of(request), admin_of(request)
     key = await asyncio.to_thread(house.keys.revoke, request.match_info["id"])
+    house.audit.action(admin, "key.revoke", target=key.id, owner=key.person)
     house.warden.look()
     return _json(_key_row(key))
 
@@ -135,6 +142,15 @@ def _row(house: House, name: str, record: Record | None) -> PersonRow:
         tokens_today=house.usage.today(name),
         keys=sum(key.person == name for key in house.keys.all()),
     )
+
+
+async def _counted(house: House, row: PersonRow) -> PersonRow:
+    """How many chats and messages there are of this person: figures, and nothing of what is in them."""
+    try:
+        counts = await house.chats.counts(row.name)
+    except HomeboxError:
+        return row
+    return msgspec.structs.replace(row, chats=counts.chats, messages=counts.messages)
 
 
 def _key_row(key: Key) -> KeyRow:

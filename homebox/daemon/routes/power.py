@@ -28,14 +28,18 @@ async def pause(request: web.Request) -> web.Response:
         )
     if house.book.draining:
         house.book.check_open()
-    house.power.pause(person, now=body.now, for_s=body.for_s, reason=" ".join(body.reason.split()))
+    reason = " ".join(body.reason.split())
+    house.power.pause(person, now=body.now, for_s=body.for_s, reason=reason)
+    house.audit.action(person, "pause", now=body.now, for_s=body.for_s)  # a reason may be personal
     return _state(house, changed=True)
 
 
 async def resume(request: web.Request) -> web.Response:
     """End a pause; where the engine was unloaded, load it."""
-    house = house_of(request)
-    return _state(house, changed=house.power.resume(person_of(request)))
+    house, person = house_of(request), person_of(request)
+    changed = house.power.resume(person)
+    house.audit.action(person, "resume", changed=changed)
+    return _state(house, changed=changed)
 
 
 def _state(house: House, *, changed: bool) -> web.Response:
