@@ -102,10 +102,11 @@ class ScriptedEngine:
                 self.one_step()
 
     def wait_for_start(self) -> frames.Start:
-        while True:
-            for frame in self.splitter.feed(self.connection.recv(65536)):
+        while data := self.connection.recv(65536):
+            for frame in self.splitter.feed(data):
                 assert isinstance(frame, frames.Start)
                 return frame
+        raise SystemExit(0)  # the daemon left before it said anything
 
     def load(self) -> None:
         how, _, path = os.environ.get("HOMEBOX_SCRIPT_LOAD", "").partition(":")
