@@ -187,6 +187,8 @@ async def run(
     holding = lock.hold(state)
     house = build(settings, state, command=command, patience=patience)
     path = Path(given.getsockname()) if given else config.socket_path(settings)
+    if given and settings.socket not in ("", str(path)):
+        log.warning("socket = %s is not used: systemd listens at %s for us", settings.socket, path)
     server, pulse = Server(house, path, settings.listen, given=given), Pulse(house, notifier)
     asked, at_once, hung_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

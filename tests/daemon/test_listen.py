@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -22,9 +24,10 @@ def socket_at(path: Path) -> socket.socket:
     return listener
 
 
+@contextmanager
 def activated(
     model: Path, folder: Path, sockets: list[tuple[str, socket.socket]], pid: str = "$$"
-) -> subprocess.Popen[str]:
+) -> Iterator[subprocess.Popen[str]]:
     """A daemon that gets these sockets from number 3 on, as systemd hands them over."""
     state = state_with(model, folder)
     own = folder / "own.sock"
@@ -39,12 +42,17 @@ def activated(
         os.dup2(each.fileno(), 30 + place, inheritable=True)
         kept.append(30 + place)
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["bash", "-c", script], pass_fds=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     finally:
         for number in kept:
             os.close(number)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_one_called_api_is_served_and_stays_when_we_go(model: Path, tmp_path: Path) -> None:
@@ -75,4 +83,3 @@ def test_what_was_meant_for_another_process_is_not_taken(model: Path, tmp_path: 
     with activated(model, tmp_path, [("api", socket_at(tmp_path / "api.sock"))], pid="1") as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
         assert (tmp_path / "own.sock").is_socket()
-        process.kill()

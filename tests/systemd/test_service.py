@@ -83,9 +83,8 @@ def test_stopping_lets_a_running_answer_finish_and_turns_others_away(service: Se
     asking = service.begin("[[forever]][[pace=20]]", "--max-tokens", "80", "--json")
     stopping = service.machine.popen("homebox", "service", "stop", stdout=-1, stderr=-1)
     until(lambda: service.health()["state"] == "draining")
-    assert service.said().startswith("tiny going down") or service.state() == "deactivating"
-    late = service.homebox("ask", "hello", user=MEMBER)
-    assert late.returncode == 5 and "going down" in late.stderr
+    late = service.http.post("/homebox/ask", json={"messages": [{"role": "user", "content": "hello"}]})
+    assert late.status_code == 503 and late.headers["retry-after"] and "going down" in late.text
     code, out, err = ended(asking)
     assert code == 0 and '"completion_tokens":80' in out.replace(" ", ""), out + err
     assert ended(stopping)[:2] == (0, "stopped\n")
