@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 DROP_INS = "/etc/systemd/system/homebox.service.d"
 SCRIPTED = "/opt/homebox/src/tests/systemd/serve_scripted.py"
-MEMBER, ADMIN, STRANGER = "anna", "ben", "mia"
+MEMBER, STRANGER = "anna", "mia"
 
 
 def until(condition: Callable[[], T], within_s: float = 20.0) -> T:
@@ -116,14 +115,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture(scope="session")
 def installed(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """The service installed by `homebox service install`, with a tiny model, and three people."""
+    """The service installed by `homebox service install`, with a tiny model, and two people."""
     shutil.copytree(build(tmp_path_factory.mktemp("tiny")), machine.path("/var/lib/homebox/models/tiny"))
     machine.write("/etc/homebox/config.toml", "model = 'tiny'\n")
     machine.ok("homebox", "service", "install")
-    for person in (MEMBER, ADMIN, STRANGER):
+    for person in (MEMBER, STRANGER):
         machine.ok("useradd", "--create-home", person)
-    for person, group in ((MEMBER, "homebox"), (ADMIN, "homebox"), (ADMIN, "homebox-admin")):
-        machine.ok("gpasswd", "-a", person, group)
+    machine.ok("gpasswd", "-a", MEMBER, "homebox")
     return machine
 
 
@@ -154,8 +152,3 @@ def _put_homebox(machine: Machine) -> None:
     tried = machine.run("setpriv", "--reuid=nobody", "--clear-groups", "--", "homebox", "--version")
     if "homebox" not in tried.stdout:
         pytest.skip(f"this interpreter does not run for a service user: {tried.stderr.strip()[-300:]}")
-
-
-@pytest.fixture(scope="session")
-def big_model(default_model: Path) -> Path:
-    return default_model

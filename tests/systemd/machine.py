@@ -42,7 +42,7 @@ MASKED = (
 STAGE = r"""
 set -eu
 R=$W/root
-mount -t tmpfs -o size=1g tmpfs $W/over
+mount -t tmpfs -o size=$ROOM tmpfs $W/over
 mkdir $W/over/upper $W/over/work
 mount -t overlay overlay -o lowerdir=/,upperdir=$W/over/upper,workdir=$W/over/work $R
 mount -t proc proc $R/proc
@@ -83,9 +83,9 @@ class CannotRun(Exception):
 
 
 class Machine:
-    def __init__(self, work: Path) -> None:
-        """Boot. Raises CannotRun."""
-        self._work = work
+    def __init__(self, work: Path, *, network: bool = False, room: str = "1g") -> None:
+        """Boot. `network`: share this machine's; `room`: for what is written inside. Raises CannotRun."""
+        self._work, self._network, self._room = work, network, room
         self._cgroup = _cgroup_root() / f"homebox-test-{os.getpid()}-{work.name}"
         self._outer: subprocess.Popen[bytes] | None = None
         self._log = work / "boot.log"
@@ -110,19 +110,20 @@ class Machine:
             str(REPOSITORY): "/opt/homebox/src",
         }
         env = {
-            "PATH": PATH, "W": str(self._work), "TARGET": TARGET, "MASKED": " ".join(MASKED),
+            "PATH": PATH, "ROOM": self._room, "W": str(self._work), "TARGET": TARGET, "MASKED": " ".join(MASKED),
             "BINDS": " ".join(f"{outside}={inside}" for outside, inside in binds.items()),
         }  # fmt: skip
         with self._log.open("wb") as log:
             self._outer = subprocess.Popen(
                 ["unshare", "--fork", "--kill-child", "--pid", "--mount", "--cgroup", "--uts", "--ipc",
-                 "--net", "--propagation", "private", "bash", "-c", STAGE],
+                 *([] if self._network else ["--net"]), "--propagation", "private", "bash", "-c", STAGE],
                 env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=self._enter,
             )  # fmt: skip
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
         self.pid = int(self._until_booting(children.read_text).split()[0])
         self._until_booting(lambda: self.run("systemctl", "is-active", "--quiet", TARGET).returncode == 0)
-        self.ok("ip", "link", "set", "lo", "up")
+        if not self._network:
+            self.ok("ip", "link", "set", "lo", "up")
 
     def _until_booting(self, condition: Callable[[], T]) -> T:
         deadline = time.monotonic() + BOOT_S

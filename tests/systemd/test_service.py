@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from homebox.service.units import UNITS
+
 from .conftest import MEMBER, SCRIPTED, STRANGER, Service, until
 
 
@@ -80,14 +82,14 @@ def test_a_service_that_only_waits_is_never_taken_for_one_that_stands_still(serv
 def test_stopping_lets_a_running_answer_finish_and_turns_others_away(service: Service) -> None:
     service.start()
     engine = service.health()["engine_pid"]
-    asking = service.begin("[[forever]][[pace=20]]", "--max-tokens", "80", "--json")
-    stopping = service.machine.popen("homebox", "service", "stop", stdout=-1, stderr=-1)
+    asking = service.begin("[[forever]][[pace=20]]", "--max-tokens", "120", "--json")
+    stopping = service.machine.popen("systemctl", "stop", *UNITS, stdout=-1, stderr=-1)
     until(lambda: service.health()["state"] == "draining")
     late = service.http.post("/homebox/ask", json={"messages": [{"role": "user", "content": "hello"}]})
     assert late.status_code == 503 and late.headers["retry-after"] and "going down" in late.text
     code, out, err = ended(asking)
-    assert code == 0 and '"completion_tokens":80' in out.replace(" ", ""), out + err
-    assert ended(stopping)[:2] == (0, "stopped\n")
+    assert code == 0 and '"completion_tokens":120' in out.replace(" ", ""), out + err
+    assert ended(stopping)[0] == 0
     assert (service.state(), service.machine.show("homebox.service", "Result")) == ("inactive", "success")
     assert not service.machine.path(f"/proc/{engine}").exists()
 
