@@ -158,6 +158,8 @@ class Keys:
     def write_uses(self, now: float) -> None:
         """Blocks on the disk. Raises OSError, BadFile, NotAllowed; the uses are then kept for the next time."""
         self._used_written = now
+        if not self._used:
+            return
         used, self._used = self._used, {}
         try:
             with self._file.changing() as write:

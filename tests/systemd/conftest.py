@@ -149,6 +149,10 @@ def _put_homebox(machine: Machine) -> None:
     link = machine.path("/usr/local/bin/homebox")
     link.unlink(missing_ok=True)
     link.symlink_to(f"{venv}/bin/homebox")
+    # An interpreter with a shared library looks for it where it was built, which may be closed to a service user, and
+    # would find another one of this machine.
+    machine.write("/etc/ld.so.conf.d/00-homebox-test.conf", "/opt/homebox/python/lib\n")
+    machine.ok("ldconfig")
     tried = machine.run("setpriv", "--reuid=nobody", "--clear-groups", "--", "homebox", "--version")
     if "homebox" not in tried.stdout:
         pytest.skip(f"this interpreter does not run for a service user: {tried.stderr.strip()[-300:]}")

@@ -62,11 +62,22 @@ def test_a_loop_that_stands_still_trips_the_watchdog_and_the_service_comes_back(
     service.drop_in("watchdog", WatchdogSec="2")
     service.start()
     asking = service.begin("[[forever]][[pace=20]]")
+    question = {"key": "k", "text": "[[forever]][[pace=20]] a chat"}
+    assert service.http.post("/homebox/chats/diary/turns", json=question).status_code == 200
+
+    def answer() -> str:
+        return str(service.http.get("/homebox/chats/diary").json()["messages"][-1]["content"])
+
+    until(lambda: len(answer()) > 200)  # far more than the quarter of a second that may be lost
+    seen = answer()
     service.machine.ok("systemctl", "kill", "--kill-who=main", "--signal=USR1", "homebox.service")
     code, _, err = ended(asking)
     assert code == 3 and "went away" in err
     until(lambda: service.machine.show("homebox.service", "NRestarts") != "0" and service.state() == "active")
     assert service.homebox("ask", "[[say=back_again]]", user=MEMBER).stdout == "back again\n"
+    *_, kept = service.http.get("/homebox/chats/diary").json()["messages"]
+    assert (kept["state"], kept["detail"]) == ("stopped", "daemon restarted")
+    assert kept["content"] and (kept["content"].startswith(seen) or seen.startswith(kept["content"]))
     journal = service.machine.journal()
     assert "Fatal Python error: Aborted" in journal and "in stand_still" in journal
 
