@@ -135,6 +135,10 @@ def test_the_record_is_for_administrators(box: Box) -> None:
     assert settings["model"] == "tiny" and settings["drain_s"] == 1.0
 
 
+def test_nothing_is_found_after_the_end_of_time(box: Box) -> None:
+    assert lines(box, since=1e308) == []
+
+
 @pytest.mark.parametrize("query", ["since=soon", "since=-1", "limit=0", "limit=1e9", "limit=nan"])
 def test_an_impossible_question_about_the_record_is_refused(box: Box, query: str) -> None:
     assert box.http.get(f"/homebox/audit?{query}").status_code == 400
