@@ -38,7 +38,9 @@ from homebox.errors import UsageError
 log = logging.getLogger("homebox.daemon")
 
 SHUTDOWN_S = 3.0
-IDLE_S = 60.0  # a connection on which no whole request has come for so long is closed: strangers may open many
+IDLE_S = (
+    60.0  # a connection on which no whole request has come for so long is closed: strangers may open many
+)
 
 
 class Server:
