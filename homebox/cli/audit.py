@@ -78,6 +78,8 @@ def row(line: dict[str, Any]) -> str:
     parts += [
         str(line[name]) for name in ("code", "status") if line.get("what") == "refused" and name in line
     ]
+    if line.get("outcome") == "left_out":
+        parts.append(f"{line.get('count', 0)} more, not written one by one")
     if line.get("what") == "answer":
         parts.append(str(line.get("code") or line.get("outcome")))
     if isinstance(line.get("ms"), int | float):

@@ -107,7 +107,8 @@ def gathered(config: Path | None) -> dict[str, Any]:
 
     loaded = _load(config, None)
     reach = client.load()
-    values = {"url": reach.url, "key": "(hidden)" if reach.key else None, "socket": reach.socket}
+    url = client.shown(reach.url) if reach.url else None
+    values = {"url": url, "key": "(hidden)" if reach.key else None, "socket": reach.socket}
     return {
         "settings": msgspec.to_builtins(loaded.settings),
         "origin": dict(loaded.origin),

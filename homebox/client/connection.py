@@ -151,7 +151,7 @@ class Daemon:
     @property
     def place(self) -> str:
         """Where this daemon is, in words."""
-        return self._url.geturl() if self._url else str(self.socket_path)
+        return settings.shown(self._url.geturl()) if self._url else str(self.socket_path)
 
     def open(
         self,
@@ -237,7 +237,7 @@ class Daemon:
         if url and url.scheme == "http" and trust.speaks_tls(url.hostname or "", url.port or 80, within_s):
             return DaemonUnreachable(
                 f"the daemon at {self.place} speaks TLS",
-                hint=f"Set HOMEBOX_URL to {url._replace(scheme='https').geturl()}",
+                hint=f"Set HOMEBOX_URL to {settings.shown(url._replace(scheme='https').geturl())}",
             )
         return _broke_off(error)
 
@@ -300,7 +300,9 @@ def _checked_url(url: str, said_in: str) -> SplitResult:
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"{said_in} is {url!r}", hint="Write it like http://homebox.local:11480")
+        raise UsageError(
+            f"{said_in} is {settings.shown(url)!r}", hint="Write it like http://homebox.local:11480"
+        )
     return parts
 
 

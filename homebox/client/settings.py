@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ import platformdirs
 from homebox.errors import UsageError
 
 KEYS = ("url", "key", "ca", "socket")
+_SECRETS = re.compile(r"(?<=hb_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|(?<=://)[^/@]*(?=@)")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Reach:
 def path() -> Path:
     """The person's own configuration file; it need not exist."""
     return Path(platformdirs.user_config_path("homebox")) / "config.toml"
+
+
+def shown(url: str) -> str:
+    """The address as a screen or a report may show it: a key in its path (`/k/KEY`) or a name before an @ left out."""
+    return _SECRETS.sub("...", url)
 
 
 def load(environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Reach:

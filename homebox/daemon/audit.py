@@ -3,7 +3,8 @@
 `<state>/audit.jsonl`: one JSON line for each answer when it ends, for each refused request, for each request that
 changes something, and for each act of administration; ids, names and counts, never a word of what was asked. Lines are
 written by a thread of their own, so that no disk holds an answer; the files are turned over by size. A disk that takes
-no more is said once in the log, and nobody's answer stops for it. Reading looks at the files, newest line first.
+no more is said once in the log, and nobody's answer stops for it. Whoever is refused again and again, a stranger on the
+network above all, gets so many lines a minute and then one with a count: nobody may push out what others did. Reading looks at the files, newest line first.
 
 Readable by the daemon alone: in an installed box the group of the state directory is the household's.
 """
@@ -18,6 +19,7 @@ import os
 import queue
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ FILE = "audit.jsonl"
 FILE_BYTES = 8 * 1024 * 1024
 FILES = 5
 WAITING_LINES = 10_000  # for a disk that stands still; beyond that lines are lost, and counted
+REFUSALS_A_MINUTE = 120  # of one person, or of all strangers together
 
 
 class Audit:
@@ -48,6 +51,8 @@ class Audit:
         self._lost = 0
         self._writer = logging.handlers.QueueListener(self._lines, _File(self.path, file_bytes, files))
         self._started = False
+        self._minute = 0
+        self._refusals: Counter[str | None] = Counter()  # of this minute, by person
 
     # ---- what there is to write
 
@@ -85,7 +90,7 @@ class Audit:
         )
 
     def refused(self, request: Asked, status: int, code: str) -> None:
-        if not request.recorded:
+        if not request.recorded and self._has_a_line(request.person.name if request.person else None):
             self._write(
                 {"what": "refused", **_of(request), "outcome": "refused", "code": code, "status": status}
             )
@@ -98,8 +103,23 @@ class Audit:
             return
         self._write({"what": "request", **_of(request), "outcome": "ok", "status": status})
 
+    def _has_a_line(self, person: str | None) -> bool:
+        """Whether one more refusal of this person is written by itself."""
+        if (minute := int(time.time() // 60)) != self._minute:
+            self._minute = minute
+            self._tell_left_out()
+        self._refusals[person] += 1
+        return self._refusals[person] <= REFUSALS_A_MINUTE
+
+    def _tell_left_out(self) -> None:
+        counts, self._refusals = self._refusals, Counter()
+        for person, count in counts.items():
+            if (left_out := count - REFUSALS_A_MINUTE) > 0:
+                self._write({"what": "refused", "person": person, "outcome": "left_out", "count": left_out})
+
     def close(self) -> None:
         """Everything so far is in the file when this returns."""
+        self._tell_left_out()
         if self._started:
             self._started = False
             with contextlib.suppress(

@@ -59,6 +59,13 @@ async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
         return refuse(request, error, this)
     except web.HTTPException as error:
         return refuse(request, _routing(request, error), this, status=error.status)
+    except web.RequestPayloadError:
+        broken = InvalidRequest(
+            "the body cannot be read: it is not in the encoding that the headers name",
+            hint="Send it as plain JSON.",
+            param="content-encoding",
+        )
+        return refuse(request, broken, this)
     except ConnectionError:  # the client left while it was written to; nobody reads what we return
         return web.Response(status=499)
     except Exception:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from homebox.config import check_state_dir
 from homebox.errors import Busy, HomeboxError, NotAllowed, UsageError
+from homebox.owned import open_owned
 
 NAME = "daemon.lock"
 
@@ -31,7 +32,7 @@ def hold(state: Path) -> Hold:
     path = state / NAME
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_owned(path, os.O_RDWR)
     except OSError as error:
         kind: type[HomeboxError] = NotAllowed if isinstance(error, PermissionError) else UsageError
         raise kind(f"cannot open {path}: {error.strerror or error}") from None
@@ -44,14 +45,6 @@ def hold(state: Path) -> Hold:
             f"process {who} works on the state directory {state}: a daemon, or a restore",
             hint="homebox status asks the daemon; stop it first, or name another directory.",
         ) from None
-    _own(descriptor, state)
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return Hold(descriptor)
-
-
-def _own(descriptor: int, state: Path) -> None:
-    """What root makes in a directory of the service's account, that account must be able to open later."""
-    if os.geteuid() == 0:
-        owner = state.stat()
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)

@@ -37,7 +37,11 @@ class PauseFile:
         """Raises NoSpace where it cannot be written."""
         partial = self.path.with_suffix(".partial")
         try:
-            with partial.open("wb") as out:
+            partial.unlink(missing_ok=True)
+            made = os.open(
+                partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )  # reasons are personal
+            with os.fdopen(made, "wb") as out:
                 out.write(msgspec.json.encode(pause) + b"\n")
                 out.flush()
                 os.fsync(out.fileno())

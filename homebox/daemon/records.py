@@ -9,6 +9,7 @@ that the daemon can read it. It knows nothing of what is in the file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from homebox.config import check_state_dir
-from homebox.errors import BadFile
+from homebox.errors import BadFile, NotAllowed
+from homebox.owned import open_owned
 
 T = TypeVar("T")
 
@@ -46,7 +48,7 @@ class Records(Generic[T]):
         folder = self.path.parent
         check_state_dir(folder)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = self._create(folder / f"{self.path.stem}.lock", os.O_RDWR | os.O_CREAT)
+        lock = self._open(folder / f"{self.path.stem}.lock", os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self._write
@@ -57,7 +59,7 @@ class Records(Generic[T]):
         partial = self.path.with_suffix(".partial")
         partial.unlink(missing_ok=True)
         try:
-            with os.fdopen(self._create(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
+            with os.fdopen(self._open(partial, os.O_WRONLY | os.O_EXCL), "wb") as out:
                 out.write(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
                 out.flush()
                 os.fsync(out.fileno())
@@ -66,12 +68,13 @@ class Records(Generic[T]):
             partial.unlink(missing_ok=True)
             raise
 
-    def _create(self, path: Path, flags: int) -> int:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if os.geteuid() == 0:
-            owner = path.parent.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        return descriptor
+    def _open(self, path: Path, flags: int) -> int:
+        try:
+            return open_owned(path, flags)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EACCES, errno.ELOOP):
+                raise
+            raise NotAllowed(f"cannot open {path}: {error.strerror}") from None
 
     def _stamp(self) -> tuple[int, int, int] | None:
         with contextlib.suppress(OSError):

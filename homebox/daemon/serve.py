@@ -38,6 +38,9 @@ from homebox.errors import UsageError
 log = logging.getLogger("homebox.daemon")
 
 SHUTDOWN_S = 3.0
+IDLE_S = (
+    60.0  # a connection on which no whole request has come for so long is closed: strangers may open many
+)
 
 
 class Server:
@@ -55,7 +58,11 @@ class Server:
         self.tls = tls.context(house.settings)  # `tls.context(settings, into=...)` renews it
         self._inode: int | None = None
         self._runner = web.AppRunner(
-            application(house), handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+            application(house),
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            keepalive_timeout=IDLE_S,
         )
         self.addresses: list[tuple[str, int]] = []  # of TCP, as they were bound
 

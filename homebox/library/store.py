@@ -7,6 +7,7 @@ It installs nothing: `pull.py` and `adopt.py` do, in a locked staging directory 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -21,7 +22,7 @@ from homebox.config import check_state_dir
 from homebox.errors import BadFile, HomeboxError, ModelNotFound, NoSpace, NotAllowed, UsageError
 from homebox.library import manifest as manifests
 from homebox.library.catalogue import how_to_get
-from homebox.library.files import Progress, fingerprint, hand_over, silent, sync, sync_folder
+from homebox.library.files import Progress, fingerprint, hand_over, silent, sync
 from homebox.library.manifest import Manifest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -130,8 +131,10 @@ class Library:
         `publish`. Raises UsageError for a name that cannot be, NoSpace or NotAllowed where the disk refuses.
         """
         with self._lock(check_name(name), progress):
-            folder = self.root / f".staging-{name}"
             try:
+                folder = self._staged(name)
+                if folder.parent != self.root:
+                    folder.parent.mkdir(mode=0o700, exist_ok=True)
                 folder.mkdir(exist_ok=True)
                 yield folder
             except OSError as error:
@@ -142,10 +145,34 @@ class Library:
         target = self.root / check_name(name)
         sync(finished)
         hand_over(self.root.parent, self.root, finished, *finished.iterdir())
-        finished.rename(target)
-        sync_folder(self.root)
-        shutil.rmtree(self.root / f".staging-{name}", ignore_errors=True)
+        folder = os.open(
+            self.root, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if self._somebody_elses() else 0)
+        )
+        try:
+            os.rename(finished, name, dst_dir_fd=folder)
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        staged = self._staged(name)
+        shutil.rmtree(staged, ignore_errors=True)
+        if staged.parent != self.root:
+            with contextlib.suppress(OSError):  # somebody else is at work in it
+                staged.parent.rmdir()
         return target
+
+    def _staged(self, name: str) -> Path:
+        """Where a model is put together: beside the others. Root, in a state directory of the service's account, works
+        where that account cannot change under its hands what it writes, if there is such a place on the same disk."""
+        state = self.root.parent
+        above = state.parent.stat()
+        safe = above.st_uid == 0 and not above.st_mode & 0o022 and above.st_dev == self.root.stat().st_dev
+        if safe and self._somebody_elses():
+            return state.parent / f".{state.name}-staging" / name
+        return self.root / f".staging-{name}"
+
+    def _somebody_elses(self) -> bool:
+        """Whether we are root at work for the service's account, which may have put anything there."""
+        return os.geteuid() == 0 and self.root.parent.stat().st_uid != 0
 
     def installed(self, name: str) -> Path | None:
         """The model's directory, None where there is nothing. Raises BadFile for something that is no usable model."""
@@ -177,6 +204,10 @@ class Library:
         check_state_dir(self.root.parent)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            if self.root.is_symlink() and self._somebody_elses():
+                raise BadFile(
+                    f"{self.root} is a link", hint="The library follows no links. Set state_dir instead."
+                )
             handle = os.open(
                 self.root / f".lock-{check_name(name)}",
                 os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from homebox.client import connection, settings
-from homebox.errors import UsageError
+from homebox.errors import DaemonUnreachable, UsageError
 
 HERE, THERE = "http://box.home:11480", "http://elsewhere:1"
 
@@ -96,3 +96,15 @@ def test_an_address_that_cannot_be_meant_is_blamed_on_the_file(file: Path) -> No
     write(file, 'url = "box.home"\n')
     with pytest.raises(UsageError, match=r"config\.toml: url is 'box\.home'"):
         connection.from_environment()
+
+
+def test_a_key_in_the_address_is_shown_nowhere(file: Path) -> None:
+    secret = "S3cret" * 7 + "x"
+    address = f"http://me:pass@127.0.0.1:9/k/hb_k3J9xQ2a_{secret}"
+    daemon = connection.Daemon(url=address)
+    with pytest.raises(DaemonUnreachable) as caught:
+        daemon.json("GET", "/health")
+    assert daemon.place == "http://...@127.0.0.1:9/k/hb_k3J9xQ2a_..." in str(caught.value)
+    with pytest.raises(UsageError) as refused:
+        connection.Daemon(url=f"box/k/hb_k3J9xQ2a_{secret}")
+    assert secret not in str(refused.value)

@@ -16,7 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from homebox.daemon.audit import Audit, stamp
+from homebox.cli.audit import row
+from homebox.daemon.asked import Asked
+from homebox.daemon.audit import REFUSALS_A_MINUTE, Audit, stamp
 from homebox.daemon.identity import Person
 from homebox.daemon.keys import Keys
 
@@ -135,6 +137,10 @@ def test_the_record_is_for_administrators(box: Box) -> None:
     assert settings["model"] == "tiny" and settings["drain_s"] == 1.0
 
 
+def test_nothing_is_found_after_the_end_of_time(box: Box) -> None:
+    assert lines(box, since=1e308) == []
+
+
 @pytest.mark.parametrize("query", ["since=soon", "since=-1", "limit=0", "limit=1e9", "limit=nan"])
 def test_an_impossible_question_about_the_record_is_refused(box: Box, query: str) -> None:
     assert box.http.get(f"/homebox/audit?{query}").status_code == 400
@@ -236,6 +242,23 @@ def test_lines_are_found_by_person_and_time(audit: Audit) -> None:
     assert [line["what"] for line in audit.read(person="anna")] == ["one", "two", "three"]
     assert audit.read(since=2e9) == [] and len(audit.read(since=1e9)) == 4
     assert stamp(0.5) == "1970-01-01T00:00:00.500Z"
+
+
+def test_who_is_refused_without_end_cannot_push_the_acts_of_others_out(tmp_path: Path) -> None:
+    audit = Audit(tmp_path, file_bytes=64 * 1024, files=2)
+    audit.action(ANNA, "key.new", target="k1")
+    for number in range(3000):
+        audit.refused(Asked(f"r{number}", "GET unknown"), 401, "invalid_api_key")
+    mia = Asked("mine", "POST /homebox/ask", Person("mia", admin=False, local=True))
+    audit.refused(mia, 429, "limit_reached")
+    audit.close()
+    found = audit.read(limit=10_000)
+    assert found[0]["target"] == "k1" and any(line.get("person") == "mia" for line in found)
+    one_by_one = [line for line in found if line["what"] == "refused" and line.get("request") != "mine"]
+    left_out = sum(line.get("count", 0) for line in one_by_one)
+    told = len([line for line in one_by_one if "request" in line])
+    assert told + left_out == 3000 and told <= 2 * REFUSALS_A_MINUTE  # a minute may turn meanwhile
+    assert "more, not written one by one" in row(next(line for line in found if "count" in line))
 
 
 def test_what_a_person_writes_cannot_make_a_line(audit: Audit, tmp_path: Path) -> None:

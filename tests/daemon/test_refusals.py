@@ -148,6 +148,16 @@ def test_an_unknown_model_is_a_404_that_names_the_one_there_is(shared: Box) -> N
     assert native.status_code == 404 and native.json()["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.parametrize("path", [CHAT, "/homebox/ask"])
+def test_a_body_in_another_encoding_than_it_says_is_the_clients_fault(
+    shared: Box, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = shared.http.post(path, content=b"no gzip", headers=headers)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "content-encoding"
+    assert not [record for record in caplog.records if record.name.startswith("homebox") and record.exc_info]
+
+
 def test_a_body_that_is_not_declared_as_json_is_refused(shared: Box) -> None:
     answer = shared.http.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
     assert answer.status_code == 415 and "application/json" in answer.json()["error"]["message"]

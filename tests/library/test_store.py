@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,46 @@ def test_a_state_directory_that_cannot_be_made_is_an_error_with_a_next_step(tmp_
         pass
     assert isinstance(caught.value, HomeboxError)
     assert caught.value.hint
+
+
+# ---- root, for the account of the service
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root works in somebody else's directory")
+NOBODY = 65534
+
+
+@pytest.fixture
+def of_nobody(library: Library, tmp_path: Path) -> Library:
+    library.root.mkdir(parents=True)
+    for folder in (library.root, library.root.parent):
+        os.chown(folder, NOBODY, NOBODY)
+    assert tmp_path.stat().st_mode & 0o022 == 0
+    return library
+
+
+@needs_root
+def test_root_puts_a_model_together_where_the_account_cannot_reach(
+    of_nobody: Library, gguf_file: Path
+) -> None:
+    with of_nobody.staging("tiny") as staging:
+        own = [folder for folder in staging.parents if folder.stat().st_uid == NOBODY]
+        assert own == [] and staging.parent.stat().st_mode & 0o077 == 0
+    made = adopt(of_nobody, gguf_file, "tiny")
+    linked = {path for path in made.iterdir() if path.stat().st_nlink > 1}  # root's own file, under two names
+    assert {path.stat().st_uid for path in {made, *made.iterdir()} - linked} == {NOBODY}
+    assert of_nobody.verify("tiny").name == "tiny"
+    assert not staging.parent.exists()
+
+
+@needs_root
+def test_root_installs_and_removes_nothing_through_a_link_of_the_account(
+    of_nobody: Library, gguf_file: Path, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    (precious / "tiny").mkdir(parents=True)
+    of_nobody.root.rmdir()
+    of_nobody.root.symlink_to(precious)
+    for change in (lambda: adopt(of_nobody, gguf_file, "small"), lambda: of_nobody.remove("tiny")):
+        with pytest.raises(BadFile, match="is a link"):
+            change()
+    assert [path.name for path in precious.iterdir()] == ["tiny"]

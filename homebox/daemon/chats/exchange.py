@@ -212,11 +212,9 @@ class Exchange:
             )
         if last.ids and last.model == self._book.manifest.name:
             prompt, own = computed({each.id: each.ids for each in place.path if each.ids}, last.id)
-            if prompt and self._says(prompt, own, last):
+            if prompt and self._says(prompt, own, last) and await self._may_still(person, place, prompt):
                 return _Prompt(ids=prompt, base=last.ids.base, kept=last.ids.kept, own=own)
-        before = await self._prompt(
-            person, Place(chat=place.chat, system=place.system, head=place.head, path=place.path[:-1])
-        )
+        before = await self._before(person, place)
         own = self._book.tokenizer.words(last.text)
         if not self._says(before.ids, own, last):
             raise InvalidRequest(
@@ -224,6 +222,16 @@ class Exchange:
                 hint="Answer the question again instead.",
             )
         return _Prompt(ids=before.ids, base=before.base, kept=before.kept, own=own)
+
+    async def _before(self, person: Person, place: Place) -> _Prompt:
+        """What the model reads today before the last answer of the path."""
+        asked = Place(chat=place.chat, system=place.system, head=place.head, path=place.path[:-1])
+        return await self._prompt(person, asked)
+
+    async def _may_still(self, person: Person, place: Place, prompt: list[int]) -> bool:
+        """Whether what the model read then may be read again. Who has become a kid since has a preamble now, and no
+        instructions of their own: raises NotAllowed for those."""
+        return person.role != "kid" or (await self._before(person, place)).ids == prompt
 
     def _says(self, prompt: list[int], own: list[int], last: Said) -> bool:
         said = self._book.said_so_far(prompt, own)

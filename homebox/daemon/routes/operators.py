@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ async def audit(request: web.Request) -> web.Response:
     since, limit = _number(request, "since", 0.0), _number(request, "limit", 50)
     if not 1 <= limit <= MOST_LINES:
         raise InvalidRequest(f"limit is {limit:g}; it must be 1 to {MOST_LINES}", param="limit")
+    since = min(since, time.time())  # nothing is later
     person = request.query.get("person")
     try:
         lines = await asyncio.to_thread(house.audit.read, person=person, since=since, limit=int(limit))
