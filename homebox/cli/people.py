@@ -37,7 +37,7 @@ Name = Annotated[str, typer.Argument(metavar="PERSON", help="The account's name,
 
 @app.command("list")
 def list_people(json: Json = False) -> None:
-    """Everybody who was entered, has a key or uses the box: for administrators; others see themselves.
+    """Who was entered, has a key, or uses the box. Administrators see everybody, others themselves.
 
     Example:
 
@@ -254,7 +254,7 @@ def list_keys(json: Json = False) -> None:
 
 @keys.command("revoke")
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it.")]) -> None:
-    """Take a key's rights away: the next request with it is refused, and what is under way with it ends.
+    """Take a key's rights away, at once. The next request with it is refused, and what is under way with it ends.
 
     Example:
 
