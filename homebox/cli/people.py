@@ -46,7 +46,8 @@ def list_people(json: Json = False) -> None:
     """
     from homebox.cli import household
 
-    rows = household.reach().people()
+    way = household.reach()
+    rows = way.people()
     if json:
         _print_json({"people": rows})
         return
@@ -56,7 +57,7 @@ def list_people(json: Json = False) -> None:
         )
         return
     header = ("PERSON", "ROLE", "NOW", "TODAY", "KEYS", "CHATS", "OWN RULES")
-    _print(rule_words.table([header, *(_columns(row) for row in rows)]))
+    _print(rule_words.table([header, *(_columns(row, way.counts) for row in rows)]))
 
 
 @app.command("show")
@@ -282,14 +283,14 @@ def described(row: PersonRow) -> list[str]:
     return [f"{row.name}  {row.role}", *lines, f"  {row.tokens_today} tokens today"]
 
 
-def _columns(row: PersonRow) -> tuple[str, ...]:
+def _columns(row: PersonRow, counts: bool) -> tuple[str, ...]:
     own = "  ".join(f"{name}={value}" for name, value in rule_words.lines(row.own))
-    now = f"{row.running}+{row.waiting}"
+    now = f"{row.running}+{row.waiting}" if counts else "-"
     return (
         row.name,
         row.role,
         now,
-        str(row.tokens_today),
+        str(row.tokens_today) if counts else "-",
         str(row.keys),
         "-" if row.chats is None else str(row.chats),
         own or ("-" if row.entered else "not entered"),
