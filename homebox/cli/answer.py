@@ -29,6 +29,7 @@ class Options:
     output: Path | None = None
     me: str = ""  # the name by which the daemon knows who asks
     attached: bool = False  # the daemon goes on when we leave
+    asked_tokens: int | None = None  # --max-tokens; a smaller limit is the person's or the box's
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ class PlainText:
             )
             say(f"stopped {by}; what arrived is above" if self._written else f"stopped {by}")
         if finished and finished.reason == "length":
-            limit = f"its limit of {finished.usage.completion_tokens} tokens (--max-tokens)"
+            made = finished.usage.completion_tokens
+            whose = "--max-tokens" if made == self._options.asked_tokens else "homebox whoami shows yours"
+            limit = f"its limit of {made} tokens ({whose})"
             say(
                 f"the answer ended here: {finished.detail}"
                 if finished.detail

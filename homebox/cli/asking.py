@@ -106,6 +106,7 @@ def _writer(flags: Flags, output: Path | None) -> Writer:
             output=output,
             me=flags.speak_as or connection.own_name(),
             attached=flags.attach is not None,
+            asked_tokens=flags.max_tokens,
         )
     )
 

@@ -67,11 +67,11 @@ def audit(
 
 
 def row(line: dict[str, Any]) -> str:
-    """`2026-11-02 10:22:33  anna        answer      POST /v1/chat/completions  tiny  12 in, 34 out  stop  0.8 s`."""
+    """`2026-11-02 10:22:33  anna          answer         POST /v1/chat/completions  tiny  12 in, 34 out  stop  0.8 s`."""
     who = str(line.get("person", "-"))
     if line.get("spoken_by"):
         who = f"{who} (by {line['spoken_by']})"
-    parts = [_clock(str(line.get("at", ""))), f"{who:12}", f"{line.get('what', '')!s:11}"]
+    parts = [_clock(str(line.get("at", ""))), f"{who:12}", f"{line.get('what', '')!s:13}"]
     parts += [str(line[name]) for name in ("target", "route", "model") if line.get(name)]
     if "tokens_in" in line:
         parts.append(f"{line['tokens_in']} in, {line.get('tokens_out', 0)} out")

@@ -16,7 +16,7 @@ import typer
 
 from homebox.cli import terminal
 from homebox.cli.progress import Stages, size
-from homebox.errors import BadFile, UsageError
+from homebox.errors import BadFile, NotFound, UsageError
 
 if TYPE_CHECKING:
     from homebox.backup.archive import Manifest
@@ -107,6 +107,8 @@ def _save(file: str | None, state: Path | None, stages: Stages, json: bool) -> i
 
 def _target(file: str | None) -> Path:
     path = Path(file or ".")
+    if file and file.endswith("/") and not path.is_dir():
+        raise NotFound(f"there is no directory {file}", hint="Is the disk mounted? Make it, or name a file.")
     return path / time.strftime("homebox-%Y-%m-%d-%H%M%S.tar.gz") if path.is_dir() else path
 
 

@@ -88,7 +88,7 @@ def show(
         raise UsageError("branches cannot be shown one below the other", hint="Add --json.")
     parts = [f"system: {found.system}"] if found.system else []
     for each in found.messages:
-        note = "" if each.state == "done" else f" ({each.detail or each.state})"
+        note = "" if each.state == "done" else f" ({each.detail or chats.in_words(each.state)})"
         parts.append(f"{'you' if each.role == 'user' else 'homebox'}{note}: {each.content}")
     _out("\n\n".join(parts))
     return 0
@@ -176,7 +176,7 @@ def export(
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write there instead.")
     ] = None,
 ) -> int:
-    """Write a conversation out: Markdown to read, or JSON with every branch.
+    """Write a conversation out. Markdown to read, or JSON with every branch.
 
     Examples:
 
@@ -205,7 +205,7 @@ def take(
         str, typer.Argument(metavar="FILE", help="What export --format json wrote; - is standard input.")
     ],
 ) -> int:
-    """Add a conversation that was exported; it gets a new id if its own is taken.
+    """Add a conversation that was exported. It gets a new id if its own is taken.
 
     Example:
 
@@ -228,7 +228,7 @@ def take(
 
 def _line(row: ChatRow) -> str:
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.updated))
-    state = "" if row.state in (None, "done") else f"  ({row.state})"
+    state = "" if row.state in (None, "done") else f"  ({chats.in_words(row.state)})"
     return f"{row.id:16}  {day}  {row.messages:4}  {_short(row.title, 60)}{state}"
 
 

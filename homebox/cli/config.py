@@ -42,7 +42,7 @@ def show(
         bool, typer.Option("--daemon", help="What the running daemon uses; for administrators.")
     ] = False,
 ) -> int:
-    """Every setting with its value: of a daemon that would start now, and of this client.
+    """Every setting with its value. Those of a daemon that would start now, and of this client.
 
     Examples:
 
@@ -71,7 +71,7 @@ def show(
 
 @app.command("check")
 def check(file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration file.")]) -> int:
-    """Is this file one that a daemon could run with? Ends with 2 and the reason if not.
+    """Whether a daemon could run with this file. Ends with 2 and the reason if not.
 
     Example:
 

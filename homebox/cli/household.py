@@ -27,6 +27,8 @@ LOOK_S = 5.0
 
 
 class Household(Protocol):
+    counts: bool  # whether it knows what is under way and what was used today
+
     def people(self) -> list[PersonRow]: ...
 
     def set(self, name: str, change: PersonChange) -> PersonRow: ...
@@ -56,6 +58,8 @@ def reach() -> Household:
 
 
 class _Daemon:
+    counts = True
+
     def __init__(self, daemon: connection.Daemon) -> None:
         self._daemon = daemon
 
@@ -81,6 +85,8 @@ class _Daemon:
 
 
 class _Files:
+    counts = False
+
     def __init__(self, state: Path, roles: dict[str, Rules]) -> None:
         from homebox.daemon.keys import Keys
         from homebox.daemon.people import Household as Records

@@ -160,7 +160,7 @@ def adopt(
         str | None, typer.Option("--name", metavar="N", help="What to call it here.", show_default=False)
     ] = None,
 ) -> int:
-    """Take in a model that is on this disk already: a GGUF file, or a folder with config.json, tokenizer.json and
+    """Take in a model that is on this disk already. A GGUF file, or a folder with config.json, tokenizer.json and
     *.safetensors. Weights are linked, not copied, where that is possible.
 
     Examples:

@@ -37,7 +37,7 @@ Name = Annotated[str, typer.Argument(metavar="PERSON", help="The account's name,
 
 @app.command("list")
 def list_people(json: Json = False) -> None:
-    """Everybody who was entered, has a key or uses the box: for administrators; others see themselves.
+    """Who was entered, has a key, or uses the box. Administrators see everybody, others themselves.
 
     Example:
 
@@ -46,7 +46,8 @@ def list_people(json: Json = False) -> None:
     """
     from homebox.cli import household
 
-    rows = household.reach().people()
+    way = household.reach()
+    rows = way.people()
     if json:
         _print_json({"people": rows})
         return
@@ -56,7 +57,7 @@ def list_people(json: Json = False) -> None:
         )
         return
     header = ("PERSON", "ROLE", "NOW", "TODAY", "KEYS", "CHATS", "OWN RULES")
-    _print(rule_words.table([header, *(_columns(row) for row in rows)]))
+    _print(rule_words.table([header, *(_columns(row, way.counts) for row in rows)]))
 
 
 @app.command("show")
@@ -254,7 +255,7 @@ def list_keys(json: Json = False) -> None:
 
 @keys.command("revoke")
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it.")]) -> None:
-    """Take a key's rights away: the next request with it is refused, and what is under way with it ends.
+    """Take a key's rights away, at once. The next request with it is refused, and what is under way with it ends.
 
     Example:
 
@@ -282,14 +283,14 @@ def described(row: PersonRow) -> list[str]:
     return [f"{row.name}  {row.role}", *lines, f"  {row.tokens_today} tokens today"]
 
 
-def _columns(row: PersonRow) -> tuple[str, ...]:
+def _columns(row: PersonRow, counts: bool) -> tuple[str, ...]:
     own = "  ".join(f"{name}={value}" for name, value in rule_words.lines(row.own))
-    now = f"{row.running}+{row.waiting}"
+    now = f"{row.running}+{row.waiting}" if counts else "-"
     return (
         row.name,
         row.role,
         now,
-        str(row.tokens_today),
+        str(row.tokens_today) if counts else "-",
         str(row.keys),
         "-" if row.chats is None else str(row.chats),
         own or ("-" if row.entered else "not entered"),

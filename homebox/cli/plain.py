@@ -37,7 +37,7 @@ HELP = {
     "/regenerate": "answer the last question again",
     "/continue": "go on with an answer that was cut off",
     "/title TEXT": "give this conversation a name",
-    "/chats": "the latest conversations; homebox chat --chat ID goes on with one",
+    "/chats": "the latest; homebox chat --chat ID goes on with one",
     "/stats": "counts and speeds of the last answer",
     "/quit": "leave (also Ctrl-D)",
 }
@@ -93,6 +93,7 @@ class Conversation:
         self._options = options
         self._system = system
         self._chat = chat or secrets.token_hex(8)
+        self._begun = chat is not None  # the daemon knows it: something was said in it
         self._last: ChatState | None = None
         self._out = Transcript()
         self.exit_code = 0
@@ -112,7 +113,7 @@ class Conversation:
                 self._out.write("you" if each.role == "user" else "homebox", clean(each.content))
                 self._out.end()
                 if each.state != "done":
-                    self.status(f"{each.detail or each.state} - /continue goes on with it")
+                    self.status(f"{each.detail or chats.in_words(each.state)} - /continue goes on with it")
 
     def say(self, text: str) -> bool:
         """A line that a person typed: a command, or a message whose answer is written out. False means leave."""
@@ -152,18 +153,27 @@ class Conversation:
             self.status(f"{name:14} {about}")
 
     def _new(self, rest: str) -> None:
-        self._chat = secrets.token_hex(8)
+        self._leave()
         self.status("a new conversation")
 
     def _set_system(self, rest: str) -> None:
         self._system = rest or None
-        self._chat = secrets.token_hex(8)
+        self._leave()
         self.status("a new conversation, " + ("with this instruction" if rest else "without an instruction"))
+
+    def _leave(self) -> None:
+        self._chat, self._begun = secrets.token_hex(8), False
+
+    def _need_words(self) -> None:
+        """Raises InvalidRequest where nothing was said yet: the daemon hears of a conversation with its first words."""
+        if not self._begun:
+            raise InvalidRequest("nothing has been said in this conversation yet")
 
     def _stats(self, rest: str) -> None:
         self.status(stats_line(self._last) if self._last else "nothing has been answered yet")
 
     def _title(self, title: str) -> None:
+        self._need_words()
         chats.change(self._daemon, self._chat, title=title)
         self.status(f"this conversation is called: {title}")
 
@@ -186,19 +196,18 @@ class Conversation:
         self.stopped = stop.asked
 
     def _ask(self, text: str, stop: _Stop) -> None:
-        self._follow(
-            self._begin(
-                chats.path(self._chat, "turns"),
-                TurnRequest(key=_key(), text=text, system=self._system, options=self._options),
-            ),
-            stop,
-        )
+        request = TurnRequest(key=_key(), text=text, system=self._system, options=self._options)
+        turn = self._begin(chats.path(self._chat, "turns"), request)
+        self._begun = True
+        self._follow(turn, stop)
 
     def _regenerate(self, stop: _Stop) -> None:
+        self._need_words()
         request = RegenerateRequest(key=_key(), options=self._options)
         self._follow(self._begin(chats.path(self._chat, "regenerate"), request), stop)
 
     def _continue(self, stop: _Stop) -> None:
+        self._need_words()
         last = self._last_message()
         request = ContinueRequest(key=_key(), options=self._options)
         turn = self._begin(f"/homebox/turns/{last.turn}/continue", request)
@@ -242,11 +251,16 @@ class Conversation:
         tokens = finished.usage.completion_tokens
         if finished.reason == "cancelled":
             how = "stopped by you" if stopped else finished.detail or "stopped from elsewhere"
-            self.status(f"{how} at {tokens} tokens - kept")
+            next_step = "; /continue goes on with it" if how.startswith("daemon ") else ""
+            self.status(f"{how} at {tokens} tokens - kept{next_step}")
         elif finished.error or finished.reason == "error":
             self._failed(from_dict(finished.error or {"code": "engine_failed", "message": finished.detail}))
         elif finished.reason == "length":
-            ended = f"here: {finished.detail}" if finished.detail else f"at its limit of {tokens} tokens"
+            ended = (
+                f"here: {finished.detail}"
+                if finished.detail
+                else f"at its limit of {tokens} tokens; /continue goes on with it"
+            )
             self.status(f"the answer ended {ended}")
         if drawing.removed:
             self.status(f"{drawing.removed} terminal control characters were left out of the answer")

@@ -124,7 +124,7 @@ def start(user: User = False) -> None:
 
 @app.command("stop")
 def stop(user: User = False) -> None:
-    """Stop the box: running answers may finish, then the socket goes, too. Nothing is lost from the disk.
+    """Stop the box, and its socket. Running answers may finish first, and nothing is lost from the disk.
 
     Example:
 
@@ -136,7 +136,7 @@ def stop(user: User = False) -> None:
 
 @app.command("restart")
 def restart(user: User = False) -> None:
-    """Start the daemon anew: running answers may finish, new ones wait at the socket meanwhile.
+    """Start the daemon anew. Running answers may finish, new ones wait at the socket meanwhile.
 
     Example:
 
@@ -148,7 +148,7 @@ def restart(user: User = False) -> None:
 
 @app.command("reset")
 def reset(user: User = False) -> None:
-    """After too many crashes: let systemd forget them, and start again.
+    """Start again after too many crashes. Lets systemd forget them.
 
     Example:
 
@@ -163,7 +163,7 @@ def reset(user: User = False) -> None:
 
 @app.command("reload")
 def reload(user: User = False) -> None:
-    """Have the running daemon read its configuration again, and say what came of it.
+    """Have the daemon read its settings again. Says what came of it.
 
     Example:
 
@@ -191,7 +191,7 @@ def reload(user: User = False) -> None:
 def status(
     user: User = False, json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
 ) -> int:
-    """How the service stands: running, listening (the first question starts it), stopped or failed, and why.
+    """How the service stands, and why. Running, listening (the first question starts it), stopped or failed.
 
     Ends with 0 when it runs or listens, 3 when it is stopped, 1 when it failed, 6 when it is not installed.
 

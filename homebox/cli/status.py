@@ -22,6 +22,7 @@ RESTARTING = "restarting"
 PAUSED = ("paused", "pausing")
 NO_DEVICE = "waiting for the GPU"
 UNLOADED = "unloaded"  # the next request loads it
+WITHOUT_A_KEY = "(who asks without a key is told no more: HOMEBOX_KEY)"
 _ON_THE_WAY = (READY, UNLOADED, "starting", "loading")
 _POLL_S = 0.25
 
@@ -98,7 +99,10 @@ def line(found: dict[str, Any]) -> str:
     `restarting (killed by SIGKILL)  smollm2-135m  loading weights (31%)`."""
     state, detail = str(found.get("state", "unknown")), " ".join(str(found.get("detail") or "").split())
     restarting = state == RESTARTING
-    parts = [f"{state} ({detail})" if restarting and detail else state, str(found.get("model") or "no model")]
+    parts = [
+        f"{state} ({detail})" if restarting and detail else state,
+        str(found.get("model", WITHOUT_A_KEY) or "no model"),
+    ]
     for name in ("running", "waiting"):
         if found.get("state") == READY and isinstance(found.get(name), int):
             parts.append(f"{found[name]} {name}")

@@ -96,7 +96,7 @@ def _stop(daemon: connection.Daemon, chosen: list[StreamRow]) -> int:
         except NotFound:
             print(f"{row.id} had already ended")
         except HomeboxError as error:
-            terminal.say(f"{row.id}: {error}")
+            terminal.say(str(error) if row.id in str(error) else f"{row.id}: {error}")
             code = error.exit_code
         else:
             print(f"{row.id} stopped")

@@ -62,7 +62,7 @@ def new(
     ] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it is valid.")] = DAYS,
 ) -> int:
-    """Make a self-signed certificate for this machine's names and addresses: DIR/box.crt and DIR/box.key.
+    """Make a self-signed certificate for this machine. It is for its names and addresses: DIR/box.crt and DIR/box.key.
 
     Examples:
 

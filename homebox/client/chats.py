@@ -16,6 +16,12 @@ from homebox.errors import NotFound, UsageError
 from homebox.wire.chats import ChatList, ChatRow, ChatView, Found, FoundList
 
 PAGE = 200
+_IN_WORDS = {"growing": "being written", "length": "cut at its limit", "error": "failed"}
+
+
+def in_words(state: str | None) -> str:
+    """How the state of an answer is said to a person."""
+    return _IN_WORDS.get(state or "", state or "")
 
 
 def path(chat: str, what: str = "") -> str:

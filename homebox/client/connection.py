@@ -307,15 +307,24 @@ def _checked_url(url: str, said_in: str) -> SplitResult:
 
 
 def _how_to_join(path: Path) -> str:
-    """Which group opens the socket, and how one gets into it."""
-    try:
-        group = grp.getgrgid(path.stat().st_gid).gr_name
-    except (OSError, KeyError):
-        group = "homebox"  # the socket's directory is closed to us, so that its group cannot be read
+    """Which group opens the socket, and how one gets into it. The group of one account, root above all, is no door:
+    whoever joins it may read what belongs to that account."""
     try:
         person = getpass.getuser()
     except (OSError, KeyError):
         person = str(os.getuid())
+    group = "homebox"  # where the socket's directory is closed to us, its group cannot be read
+    try:
+        found = path.stat()
+        group = grp.getgrgid(found.st_gid).gr_name
+        owner = pwd.getpwuid(found.st_uid)
+        if found.st_gid == owner.pw_gid and group != "homebox":
+            return (
+                f"It is {owner.pw_name}'s own daemon. For everybody here: sudo homebox service install"
+                f"   (or {owner.pw_name} opens TCP, and makes a key: homebox people keys new {person})"
+            )
+    except (OSError, KeyError):
+        pass
     return f"An administrator adds you with: sudo gpasswd -a {person} {group}   (then log in again)"
 
 

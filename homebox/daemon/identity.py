@@ -239,6 +239,15 @@ def peer(connection: socket.socket) -> Person:
     return Person(entry.pw_name, admin=uid in (0, os.geteuid()) or _administers(entry), local=True)
 
 
+def account_administers(name: str) -> bool:
+    """Whether this name is an account that administers by being what it is, whatever role it was given."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return entry.pw_uid in (0, os.geteuid()) or _administers(entry)
+
+
 def _administers(entry: pwd.struct_passwd) -> bool:
     try:
         group = grp.getgrnam(ADMIN_GROUP)

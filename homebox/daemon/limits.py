@@ -82,9 +82,9 @@ class Limits:
         running = sum(stream.submit.person == person.name for stream in live)
         if rules.requests and running + more > rules.requests:
             raise LimitReached(
-                f"{person.name} has {running} answers under way"
+                f"{person.name} has {running} answer{'s' if running != 1 else ''} under way"
                 + (f" and asks for {more} more" if more > 1 else "")
-                + f"; {rules.requests} at once are allowed",
+                + f"; {rules.requests} at once {'are' if rules.requests != 1 else 'is'} allowed",
                 hint="Wait for one of them, or stop one: homebox streams list",
                 retry_after_s=math.ceil(free_in_s),
                 numbers={"rule": "requests", "limit": rules.requests, "used": running, "asked": more},

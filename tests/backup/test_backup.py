@@ -409,6 +409,9 @@ def test_the_commands_speak_json_and_import_nothing_of_the_daemon_but_its_lock(
     assert saved["bytes"] == (tmp_path / "b.tar.gz").stat().st_size and len(saved["files"]) == 9
     named = homebox("backup", str(tmp_path), "--state", str(state)).stdout.decode().split()[0]
     assert Path(named).parent == tmp_path and len(verify(Path(named)).files) == 9
+    away = homebox("backup", f"{tmp_path}/not-mounted/", "--state", str(state))
+    assert away.returncode == 6 and b"there is no directory" in away.stderr
+    assert not (tmp_path / "not-mounted").exists()
     checked = json.loads(homebox("backup", "--verify", str(tmp_path / "b.tar.gz"), "--json").stdout)
     assert checked["files"] == saved["files"]
     code = "import sys; import homebox.backup.save, homebox.backup.restore; print(*sys.modules)"

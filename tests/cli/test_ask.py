@@ -165,7 +165,12 @@ def test_stats_are_on_standard_error(fake: FakeDaemon, homebox: Shell) -> None:
 def test_an_answer_cut_at_its_limit_says_so_unless_quiet(fake: FakeDaemon, homebox: Shell) -> None:
     fake.answers("and so", reason="length")
     ran = homebox("ask", "x", "--max-tokens", "3")
-    assert ran.code == 0 and "ended at its limit of 3 tokens" in ran.err
+    assert ran.code == 0 and "ended at its limit of 3 tokens (--max-tokens)" in ran.err
+    for shorter in (["--max-tokens", "50"], []):  # somebody else set it: no flag would lift it
+        ran = homebox("ask", "x", *shorter)
+        assert (
+            "its limit of 3 tokens (homebox whoami shows yours)" in ran.err and "--max-tokens" not in ran.err
+        )
     assert homebox("ask", "x", "--max-tokens", "3", "-q").err == ""
 
 

@@ -126,12 +126,14 @@ def test_an_answer_is_given_again_gone_on_with_and_the_conversation_named(box: B
     after = box.http.get("/homebox/chats/aa11").json()
     kept = box.http.get("/homebox/chats/aa11?all=1").json()["messages"][1]["content"]
     lines = ran.out.splitlines()
-    assert lines[4] == "status: length - /continue goes on with it"
+    assert lines[4] == "status: cut at its limit - /continue goes on with it"
     assert kept.startswith(before) and f"homebox: {kept[len(before) :]}" in lines, (
         "only what is new is written"
     )
     assert any("ended by itself" in line for line in lines)
     assert "homebox: the cat sat on the table" in lines and len(after["messages"][1]["siblings"]) == 2
+    early = homebox("chat", "--plain", stdin="/title Cats\n/regenerate\n/continue\n").out
+    assert early.count("status: nothing has been said in this conversation yet\n") == 3
     assert after["title"] == "Cats" and "status: aa11  Cats" in lines
 
 
@@ -147,7 +149,7 @@ def test_the_chat_on_a_terminal_outlives_a_killed_daemon(model: Path, tmp_path: 
         daemon.process.wait()
         terminal.until("the daemon does not answer; what arrived is safe")
     with served(model, folder) as daemon:
-        terminal.until(r"status: daemon restarted at \d+ tokens - kept\nyou: ")
+        terminal.until(r"status: daemon restarted at \d+ tokens - kept; /continue goes on with it\nyou: ")
         terminal.type("[[say=still_here]]\n")
         terminal.until("homebox: still here\nyou: ")
         terminal.type("\x04")

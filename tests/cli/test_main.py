@@ -82,6 +82,14 @@ def test_without_arguments_and_without_a_terminal_it_is_help_on_standard_error_a
     assert (ran.code, ran.out) == (2, "") and "Commands:" in ran.err
 
 
+@pytest.mark.parametrize(
+    "group", ["", "people", "people keys", "chats", "streams", "models", "service", "config", "tls"]
+)
+def test_every_list_of_commands_is_whole_sentences(homebox: Shell, group: str) -> None:
+    listed = homebox(*group.split(), "--help").out.partition("Commands:")[2]
+    assert listed and not [line for line in listed.splitlines() if line.endswith("...")]
+
+
 def test_a_group_without_a_command_is_its_help_and_2(homebox: Shell) -> None:
     ran = homebox("streams")
     assert (ran.code, ran.out) == (2, "") and ran.err.startswith("Usage: homebox streams")

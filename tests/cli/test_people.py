@@ -58,6 +58,8 @@ def test_without_a_daemon_people_and_keys_are_kept_in_files(homebox: Shell, tmp_
     assert 0 <= found.expires - time.time() - 90 * 86400 + 60 < 120
     listed = homebox("people", "keys", "list").out
     assert "anna" in listed and "background" in listed and key.out.strip() not in listed
+    shown = homebox("people", "list").out.splitlines()[1].split()
+    assert shown[:6] == ["anna", "kid", "-", "-", "1", "-"], "what only a daemon knows is not made up"
     people = json.loads(homebox("people", "list", "--json").out)["people"]
     assert [(row["name"], row["role"], row["keys"]) for row in people] == [("anna", "kid", 1)]
     assert homebox("people", "keys", "revoke", found.id).out == f"{found.id} of anna opens nothing any more\n"

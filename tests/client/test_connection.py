@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -70,9 +71,25 @@ def test_a_refused_socket_is_not_allowed_and_names_its_group(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(connection._UnixConnection, "connect", refuse)
+    monkeypatch.setattr(connection.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="homebox"))
     with pytest.raises(errors.NotAllowed) as caught:
         daemon_at(fake.path).json("GET", "/health")
     assert caught.value.exit_code == 7 and "sudo gpasswd -a" in str(caught.value.hint)
+
+
+def test_nobody_is_told_to_join_the_group_of_an_account(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon that somebody started by hand, as root perhaps: its group opens far more than a socket."""
+
+    def refuse(self: connection._UnixConnection) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(connection._UnixConnection, "connect", refuse)
+    with pytest.raises(errors.NotAllowed) as caught:
+        daemon_at(fake.path).json("GET", "/health")
+    said = str(caught.value.hint)
+    assert "gpasswd" not in said and "own daemon" in said and "homebox service install" in said
 
 
 def test_a_path_that_no_socket_can_have_is_refused_with_both_numbers(tmp_path: Path) -> None:

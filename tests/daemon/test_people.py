@@ -89,6 +89,10 @@ def test_what_an_administrator_sees_of_others_is_names_and_numbers(house: House)
         assert (row["role"], row["entered"], row["running"], row["keys"]) == ("adult", False, 1, 1)
         assert row["tokens_today"] > 0
         with house.client(house.keys.new("flo")) as flo:
+            me = pwd.getpwuid(os.geteuid()).pw_name
+            house.keys.new(me)
+            roles = {r["name"]: r["role"] for r in house.box.http.get("/homebox/people").json()["people"]}
+            assert (roles["eva"], roles[me]) == ("adult", "admin")  # as whoami says it
             for path in (
                 "/homebox/people",
                 "/homebox/monitor",

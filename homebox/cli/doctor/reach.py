@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import pwd
 import socket as sockets
 import stat
 from pathlib import Path
@@ -89,6 +90,10 @@ def group(seen: Seen) -> Finding:
         return Finding(
             "group", True, f"{machine.name} is not in the group {wanted.name}, and does not need it"
         )
+    if wanted.name != GROUP and _is_one_accounts(seen):
+        return Finding(
+            "group", True, f"the socket belongs to one account; its group {wanted.name} is no door"
+        )
     add = f"sudo gpasswd -a {machine.name} {wanted.name}"
     return Finding(
         "group", False, f"{machine.name} is not in the group {wanted.name}", f"{add}   (then log in again)"
@@ -103,6 +108,15 @@ def _socket_group(seen: Seen) -> Group | None:
     if status.st_uid == seen.machine.uid:
         return None  # one's own
     return seen.machine.group_of(status.st_gid)
+
+
+def _is_one_accounts(seen: Seen) -> bool:
+    """Whether the socket's group is that of the account that owns it: nothing to be joined by others."""
+    try:
+        status = seen.daemon.socket_path.stat()
+        return pwd.getpwuid(status.st_uid).pw_gid == status.st_gid
+    except (OSError, KeyError):
+        return False
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from homebox.daemon.house import House, house_of, person_of
-from homebox.errors import InvalidRequest, NotAllowed, Unavailable
+from homebox.daemon.house import admin_of, house_of
+from homebox.errors import InvalidRequest, Unavailable
 
 MOST_LINES = 10_000
 
@@ -25,7 +25,8 @@ async def metrics(request: web.Request) -> web.Response:
 
 async def audit(request: web.Request) -> web.Response:
     """`GET /homebox/audit?person=&since=&limit=`: the newest lines, oldest first. For administrators."""
-    house = _for_administrators(request)
+    admin_of(request)
+    house = house_of(request)
     since, limit = _number(request, "since", 0.0), _number(request, "limit", 50)
     if not 1 <= limit <= MOST_LINES:
         raise InvalidRequest(f"limit is {limit:g}; it must be 1 to {MOST_LINES}", param="limit")
@@ -40,14 +41,8 @@ async def audit(request: web.Request) -> web.Response:
 
 async def config(request: web.Request) -> web.Response:
     """`GET /homebox/config`: the settings that hold in this daemon. For administrators."""
-    house = _for_administrators(request)
-    return _json({"settings": house.settings})
-
-
-def _for_administrators(request: web.Request) -> House:
-    if not person_of(request).admin:
-        raise NotAllowed("this is for administrators", hint="Ask somebody of the group homebox-admin.")
-    return house_of(request)
+    admin_of(request)
+    return _json({"settings": house_of(request).settings})
 
 
 def _number(request: web.Request, name: str, default: float) -> float:

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from homebox.daemon.bodies import decode
 from homebox.daemon.house import House, admin_of, house_of, person_of
+from homebox.daemon.identity import account_administers
 from homebox.daemon.keys import Key
 from homebox.daemon.people import Record
 from homebox.daemon.streams import Phase
@@ -40,7 +41,7 @@ async def everybody(request: web.Request) -> web.Response:
     names = {*house.people.records(), *(key.person for key in house.keys.all())}
     names |= {*house.usage.people_today(), *(turn.person for turn in house.book.live)}
     rows = [_row(house, name, _record(house, name)) for name in sorted(names)]
-    return _json({"people": [await _counted(house, row) for row in rows]})
+    return _json({"people": [await _counted(house, _with_rank(row)) for row in rows]})
 
 
 async def set_person(request: web.Request) -> web.Response:
@@ -142,6 +143,11 @@ def _row(house: House, name: str, record: Record | None) -> PersonRow:
         tokens_today=house.usage.today(name),
         keys=sum(key.person == name for key in house.keys.all()),
     )
+
+
+def _with_rank(row: PersonRow) -> PersonRow:
+    """The role that `whoami` would say: an account may administer without having been entered."""
+    return msgspec.structs.replace(row, role="admin") if account_administers(row.name) else row
 
 
 async def _counted(house: House, row: PersonRow) -> PersonRow:

@@ -108,6 +108,15 @@ def test_who_is_not_in_the_group_is_told_how_to_join(it: MadeUp) -> None:
     assert it.find(reach.group).ok  # it can ask all the same
 
 
+def test_the_group_of_an_account_is_no_door(fake: FakeDaemon, it: MadeUp) -> None:
+    """A daemon that root runs by hand has a socket of the group root: nobody is told to join that."""
+    owner = it.socket.stat()
+    it.group("root", owner.st_gid)
+    it.is_(uid=owner.st_uid + 1)
+    found = it.find(reach.group)
+    assert found.ok and "gpasswd" not in found.found + found.fix
+
+
 def test_root_and_a_machine_without_the_group_are_well(it: MadeUp) -> None:
     assert it.find(reach.group).ok
     it.group("homebox", 990, "mia", "tom")
