@@ -23,7 +23,7 @@ from aiohttp import web
 
 from homebox import config
 from homebox.config import Settings
-from homebox.daemon import lock, tls
+from homebox.daemon import lock, memory, tls
 from homebox.daemon.app import application, build
 from homebox.daemon.house import House
 from homebox.daemon.keys import Keys
@@ -203,6 +203,7 @@ async def run(
 ) -> None:
     """Serve until a signal ends it. Raises UsageError, NotAllowed, ModelNotFound or BadFile before anything is open,
     and what the engine said when it will never run with these settings or this model."""
+    memory.give_back()
     state = config.state_dir(settings)
     check(settings, state)
     holding = lock.hold(state)
