@@ -104,7 +104,7 @@ def test_what_runs_is_listed_and_cancelled_by_the_beginning_of_its_id(box: Box, 
 
 
 def test_a_detached_answer_is_read_while_it_runs_and_after_its_end(box: Box, homebox: Shell) -> None:
-    turn = homebox("ask", "[[forever]] [[pace=20]]", "--max-tokens", "30", "--detach").out.strip()
+    turn = homebox("ask", "[[forever]] [[pace=60]]", "--max-tokens", "30", "--detach").out.strip()
     part = turn.removeprefix("t-")[:6]
     running = homebox("ask", "--attach", part, "--json")
     until(lambda: not box.house.book.live)
