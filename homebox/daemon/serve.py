@@ -23,7 +23,7 @@ from aiohttp import web
 
 from homebox import config
 from homebox.config import Settings
-from homebox.daemon import lock, tls
+from homebox.daemon import lock, memory, tls
 from homebox.daemon.app import application, build
 from homebox.daemon.engine_state import DORMANT
 from homebox.daemon.house import House
@@ -189,6 +189,7 @@ async def run(
     terminal is gone, it ends us like the others. Raises UsageError, NotAllowed, ModelNotFound or BadFile before anything
     is open, and what the engine said when it will never run with these settings or this model."""
     notifier, given = Notifier.from_environment(), handed()
+    memory.give_back()
     state = config.state_dir(settings)
     check(settings, state)
     holding = lock.hold(state)

@@ -113,7 +113,7 @@ def test_a_queued_turn_is_withdrawn(model: Path, tmp_path: Path) -> None:
         first = box.detach("[[forever]][[pace=5]] one")
         until(lambda: box.tokens(first))
         second = box.detach("[[forever]] two")
-        until(lambda: box.house.book.turn(second).position)  # its reader has been told
+        until(lambda: box.house.book.turn(second).position)  # the engine's word, not our first guess
         row = next(row for row in box.streams() if row["id"] == second)
         assert row["state"] == "waiting" and row["position"] == 1
         assert box.http.delete(f"/homebox/turns/{second}").status_code == 200

@@ -14,11 +14,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from homebox import config
@@ -441,3 +443,20 @@ def test_a_second_daemon_for_the_same_state_is_refused(model: Path, tmp_path: Pa
         assert second.returncode == 5
         assert f"process {daemon.process.pid} works on the state directory" in second.stderr
         assert daemon.http.get("/health").status_code == 200
+
+
+def test_long_documents_read_side_by_side_leave_no_memory_behind(model: Path, tmp_path: Path) -> None:
+    with served(model, tmp_path) as daemon:
+        until(lambda: daemon.http.get("/health").json()["state"] == "ready")
+        memory = psutil.Process(daemon.process.pid).memory_info
+
+        def paste() -> int:
+            document = {"model": "tiny", "prompt": "a long word " * 6_000}
+            with Process(daemon.process, daemon.path).http as http:
+                return http.post("/v1/completions", json=document).status_code
+
+        assert paste() == 400  # what is loaded at the first request is loaded
+        before = memory().rss
+        with ThreadPoolExecutor(6) as people:
+            assert {answer.result() for answer in [people.submit(paste) for _ in range(6)]} == {400}
+        assert memory().rss < before + 32 * 2**20
