@@ -7,6 +7,7 @@ undecided (its two best logits are closer than 1e-3); how often is printed.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from homebox.bench.oracle import generate, load_transformers
+from homebox.engine.budget import Load, StepTime
 from homebox.engine.build import build
 from homebox.kernels.attention import PagedCache
 from homebox.model.loader import read_spec
@@ -49,6 +51,16 @@ class Run:
     widest_prefill: int = 0
 
 
+class SameTime(StepTime):
+    """Every step takes as long as every other, so that chunks are as large as they may be."""
+
+    def predict_ms(self, load: Load) -> float:
+        return 1.0
+
+    def observe(self, load: Load, step_ms: float) -> None:
+        return
+
+
 def run(model_dir: Path, prompts: list[list[int]], blocks: int, depth: int = 1) -> Run:
     """All prompts at once through a whole engine whose pool has `blocks` blocks, the shared opening already known."""
     frames: list[FromEngine] = []
@@ -61,6 +73,9 @@ def run(model_dir: Path, prompts: list[list[int]], blocks: int, depth: int = 1) 
     assert ready.total_blocks == blocks
     # With its usual horizon, admission leaves room for these short answers and nobody need be preempted.
     engine.scheduler.limits = replace(engine.scheduler.limits, horizon_tokens=0)
+    # How fast this machine is at this moment must not decide what is tried here.
+    engine.scheduler.step_time = SameTime()
+    engine._clock = itertools.count(0.0, 1e-3).__next__
     sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
     engine.submit(Submit("opening", "a", prompts[-1][:64], sampling, shared_prefix=48))
     while engine.step():
