@@ -7,6 +7,7 @@ dies, however it dies. It imports nothing of the daemon, so that commands may as
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import weakref
@@ -45,8 +46,11 @@ def hold(state: Path) -> Hold:
             hint="homebox status asks the daemon; stop it first, or name another directory.",
         ) from None
     _own(descriptor, state)
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    with contextlib.suppress(
+        OSError
+    ):  # on a full disk the lock holds all the same, and nobody learns whose it is
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
     return Hold(descriptor)
 
 
