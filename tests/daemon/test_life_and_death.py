@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
-from .test_chats_survive import say
+import pytest
+
+from homebox.daemon.usage import Usage
+
+from .box import read_events, running, state_with, text_of, until
+from .test_chats_survive import fill, say
+from .test_chats_survive import small_disk as small_disk
 from .test_serve import served
 
 COPY = "import sys, pathlib; from homebox.backup.save import copy_database; copy_database(*map(pathlib.Path, sys.argv[1:]))"
@@ -26,3 +33,83 @@ def test_a_program_that_looks_at_a_file_meanwhile_costs_nothing_that_is_said_aft
     with served(model, tmp_path) as daemon:
         kept = daemon.http.get("/homebox/chats/c2")
         assert kept.status_code == 200 and kept.json()["messages"][1]["id"] == second["answer"]
+
+
+def test_a_daemon_starts_on_a_full_disk_answers_and_says_what_cannot_be_kept(
+    model: Path, small_disk: Path
+) -> None:
+    state = state_with(model, small_disk)
+    ballast = fill(small_disk)
+    with served(model, state) as daemon:
+        until(lambda: daemon.http.get("/health").json()["state"] == "ready")
+        assert text_of(read_events(daemon.ask("[[say=hello]]").content)) == "hello"
+        for path, body in (
+            ("/homebox/keys", {"person": "anna"}),
+            ("/homebox/pause", {}),
+            ("/homebox/chats/c/turns", {"key": "k", "text": "hi"}),
+        ):
+            refused = daemon.http.post(path, json=body)
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"]) == (507, "no_space"), refused.text
+            assert str(small_disk) in error["hint"] or str(small_disk) in error["message"]
+        assert daemon.http.put("/homebox/people/anna", json={"role": "kid"}).status_code == 507
+        assert daemon.http.get("/health").json()["state"] == "ready"
+        ballast.unlink()
+        assert daemon.http.post("/homebox/keys", json={"person": "anna"}).status_code == 200
+        daemon.process.terminate()
+        assert daemon.process.wait(20) == 0
+
+
+def test_who_is_who_being_unreadable_is_said_at_the_start(model: Path, tmp_path: Path) -> None:
+    state = state_with(model, tmp_path)
+    (state / "people.json").write_text('{"people": [')
+    with served(model, state) as daemon:
+        daemon.process.terminate()
+        _, said = daemon.process.communicate(timeout=20)
+        assert daemon.process.returncode == 0
+        first = said[: said.index("listening on")]
+        assert "people.json" in first and "Restore it from a backup" in first
+
+
+HANG_UP_EARLY = """
+import asyncio, os, signal, sys
+from homebox.config import Settings
+from homebox.daemon import logs, serve
+
+logs.configure("text")
+built = serve.build
+def build(*args, **more):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return built(*args, **more)
+serve.build = build
+settings = Settings(state_dir=sys.argv[1], socket=sys.argv[1] + "/api.sock", model="tiny")
+asyncio.run(serve.run(settings, command=("false",), reread=lambda: settings))
+"""
+
+
+def test_a_hang_up_while_the_daemon_is_put_together_is_a_reload_and_not_its_end(
+    model: Path, tmp_path: Path
+) -> None:
+    state = state_with(model, tmp_path)
+    command = [sys.executable, "-c", HANG_UP_EARLY, str(state)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        lines = iter(process.stderr.readline, "")
+        assert any("configuration read again" in line for line in lines)
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_a_part_that_fails_at_the_end_costs_the_others_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> None:
+        raise RuntimeError("a defect")
+
+    with running(model, tmp_path) as box:
+        made = box.say("c", "[[say=hello]]", "k").json()
+        box.events(made["turn"])
+        monkeypatch.setattr(box.house.exchange, "close", broken)
+    assert not Path(box.socket).exists()
+    used = asyncio.run(Usage(tmp_path).read(1, None))
+    assert [counts.requests for _, _, counts in used] == [1]
