@@ -66,7 +66,8 @@ class Usage:
         self.path = state_dir / "usage.db"
         self._clock = clock
         self._new: dict[Place, Counts] = {}  # not written yet
-        self._today: tuple[str, dict[str, int]] = (self.day(), {})  # counted, by person
+        # Counted, by day and person; the day before as well, for a clock that is put back over midnight.
+        self._days: dict[str, dict[str, int]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="usage")
         self._writing: asyncio.Task[None] | None = None
         self._failed = False
@@ -164,7 +165,7 @@ class Usage:
 
     def _load(self) -> None:
         """What was used today before this start. A file that cannot be read is said in the log, and left alone."""
-        day, people = self._today
+        day, people = self.day(), self._by_person()
         if not self.path.exists():
             return
         try:
@@ -179,6 +180,6 @@ class Usage:
 
     def _by_person(self) -> dict[str, int]:
         day = self.day()
-        if self._today[0] != day:
-            self._today = (day, {})
-        return self._today[1]
+        if day not in self._days:
+            self._days = dict(list(self._days.items())[-1:]) | {day: {}}
+        return self._days[day]

@@ -77,3 +77,15 @@ def test_a_newer_file_is_refused_with_both_versions(tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(Unavailable, match="schema 99, this version reads up to 1"):
         read(Usage(tmp_path, clock=Clock()), 1)
+
+
+def test_a_clock_that_is_put_back_over_midnight_forgives_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    usage = Usage(tmp_path, clock=clock)
+    usage.add("anna", None, Counts(counted=5))
+    clock.now += DAY_S
+    usage.add("anna", None, Counts(counted=3))
+    clock.now -= DAY_S
+    assert usage.today("anna") == 5
+    clock.now += DAY_S
+    assert usage.today("anna") == 3
