@@ -70,6 +70,7 @@ class Usage:
         self._days: dict[str, dict[str, int]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="usage")
         self._writing: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
         self._failed = False
         self._load()
 
@@ -120,13 +121,20 @@ class Usage:
         if self._writing:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
+        await asyncio.gather(*self._under_way)
         await self.flush()
         self._thread.shutdown(wait=False)
 
     async def flush(self) -> None:
-        """Everything that was counted is in the file, or kept for the next time if that fails."""
-        if not self._new:
-            return
+        """Everything that was counted is in the file, or kept for the next time if that fails, whoever asked for it
+        and has left meanwhile."""
+        if self._new:
+            task = asyncio.create_task(self._write_new())
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            await asyncio.shield(task)
+
+    async def _write_new(self) -> None:
         new, self._new = self._new, {}
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._write, new)
