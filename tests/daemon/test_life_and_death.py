@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 
 from homebox.daemon.usage import Usage
 
-from .box import read_events, running, state_with, text_of, until
+from .box import Box, read_events, running, state_with, text_of, until
 from .test_chats_survive import fill, say
 from .test_chats_survive import small_disk as small_disk
 from .test_serve import served
@@ -113,3 +116,22 @@ def test_a_part_that_fails_at_the_end_costs_the_others_nothing(
     assert not Path(box.socket).exists()
     used = asyncio.run(Usage(tmp_path).read(1, None))
     assert [counts.requests for _, _, counts in used] == [1]
+
+
+def waits_for(descriptor: int) -> bool:
+    """Whether somebody waits for the lock on this file."""
+    name = f":{os.fstat(descriptor).st_ino} "
+    return any("->" in line and name in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+def test_an_act_of_administration_is_in_the_record_though_who_did_it_has_left(box: Box) -> None:
+    made = box.http.post("/homebox/keys", json={"person": "anna"}).json()
+    with (box.house.keys.path.parent / "keys.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with socket.socket(socket.AF_UNIX) as leaving:
+            leaving.connect(box.socket)
+            leaving.sendall(f"DELETE /homebox/keys/{made['id']} HTTP/1.1\r\nHost: box\r\n\r\n".encode())
+            until(lambda: waits_for(held.fileno()))
+        assert box.http.get("/health").status_code == 200  # the end of that connection was seen, too
+    lines = until(lambda: [each for each in box.house.audit.read() if each["what"] == "key.revoke"])
+    assert [line["target"] for line in lines] == [made["id"]]
