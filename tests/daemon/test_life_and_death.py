@@ -8,10 +8,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import httpx
 import pytest
 
+from homebox.daemon.keys import Keys
 from homebox.daemon.usage import Usage
 
 from .box import Box, read_events, running, state_with, text_of, until
@@ -135,3 +138,33 @@ def test_an_act_of_administration_is_in_the_record_though_who_did_it_has_left(bo
         assert box.http.get("/health").status_code == 200  # the end of that connection was seen, too
     lines = until(lambda: [each for each in box.house.audit.read() if each["what"] == "key.revoke"])
     assert [line["target"] for line in lines] == [made["id"]]
+
+
+def test_a_revoked_key_ends_its_chat_turn_with_the_text_kept_also_after_a_defect(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(model, tmp_path, listen="127.0.0.1:0") as box:
+        keys = Keys(tmp_path)
+        key, spare = keys.new("anna"), keys.new("anna")
+        look, failed = box.house.warden.look, threading.Event()
+
+        def fails_once() -> None:
+            if not failed.is_set():
+                failed.set()
+                raise RuntimeError("a defect")
+            look()
+
+        with anna(box, key) as http, anna(box, spare) as other:
+            made = say(http, "c", "[[forever]][[pace=10]]", "k")
+            until(lambda: box.tokens(made["turn"]) > 5)
+            monkeypatch.setattr(box.house.warden, "look", fails_once)
+            assert failed.wait(10)
+            keys.revoke(key.split("_")[1])
+            until(lambda: other.get("/homebox/chats/c").json()["messages"][1]["state"] == "stopped")
+            kept = other.get("/homebox/chats/c").json()["messages"][1]
+            assert kept["content"] and kept["detail"] == "the key was revoked"
+            assert http.get("/homebox/chats/c").status_code == 401
+
+
+def anna(box: Box, key: str) -> httpx.Client:
+    return httpx.Client(base_url=box.address, headers={"Authorization": f"Bearer {key}"}, timeout=20)
