@@ -44,8 +44,12 @@ class Minute:
         self.forget(now)
 
     def forget(self, now: float) -> None:
+        """What is older than a minute; everything, where the clock was put back and would not come there for long."""
         while self._seconds and self._seconds[0][0] + MINUTE_S <= now:
             self.used -= self._seconds.popleft()[1]
+        if self._seconds and self._seconds[-1][0] > now + MINUTE_S:
+            self._seconds.clear()
+            self.used = 0
 
     def below_in_s(self, limit: int, now: float) -> float:
         """When so much is forgotten that `used` is below `limit`."""

@@ -7,6 +7,7 @@ dies, however it dies. It imports nothing of the daemon, so that commands may as
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import weakref
@@ -45,6 +46,8 @@ def hold(state: Path) -> Hold:
             f"process {who} works on the state directory {state}: a daemon, or a restore",
             hint="homebox status asks the daemon; stop it first, or name another directory.",
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    # On a full disk the lock holds all the same, and nobody learns whose it is.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
     return Hold(descriptor)

@@ -14,7 +14,7 @@ from homebox.text.join import Computed
 from homebox.text.tokens import Tokenizer
 from homebox.wire.requests import Message
 
-INLINE_CHARACTERS = 16_384  # about a millisecond of tokenising
+INLINE_CHARACTERS = 8_192  # at most about five milliseconds of tokenising
 
 
 class Prompts:

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from homebox.config import check_state_dir
-from homebox.errors import BadFile, NotAllowed
+from homebox.errors import BadFile, HomeboxError, NoSpace, NotAllowed, UsageError
 from homebox.owned import open_owned
 
 T = TypeVar("T")
@@ -43,17 +43,26 @@ class Records(Generic[T]):
 
     @contextmanager
     def changing(self) -> Iterator[Callable[[T], None]]:
-        """Nobody else writes within; call what you get with the new content. Raises BadFile, and NotAllowed or
-        UsageError where nothing can be written."""
+        """Nobody else writes within; call what you get with the new content. Raises BadFile, and NoSpace, NotAllowed or
+        UsageError where nothing can be written; what the file said stays then."""
         folder = self.path.parent
         check_state_dir(folder)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = self._open(folder / f"{self.path.stem}.lock", os.O_RDWR)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield self._write
-        finally:
-            os.close(lock)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = self._open(folder / f"{self.path.stem}.lock", os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield self._write
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> HomeboxError:
+        said = f"{self.path} cannot be written, so nothing was changed: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return NoSpace(said, hint=f"Make room on the disk of {self.path.parent}, then do it again.")
+        return (NotAllowed if isinstance(error, PermissionError) else UsageError)(said)
 
     def _write(self, content: T) -> None:
         partial = self.path.with_suffix(".partial")

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from homebox.daemon.notify import Notifier
 from homebox.daemon.pulse import Pulse
 from homebox.daemon.reload import reload_on
 from homebox.daemon.supervisor import WORKER, Patience
-from homebox.errors import UsageError
+from homebox.errors import HomeboxError, UsageError
 
 log = logging.getLogger("homebox.daemon")
 
@@ -111,18 +112,25 @@ class Server:
 
     async def stop(self, *, kill: bool = False) -> None:
         """End everything: streams end with what they have, the engine leaves (or is killed), the socket goes."""
-        self.house.book.draining = True
-        self.house.closing.set()
-        await self.house.power.stop()
-        await self.house.supervisor.stop(kill=kill)
-        await self.house.exchange.close()
-        await self.house.monitor.stop()
-        await self._close()
-        await self.house.warden.stop()
-        await self.house.usage.stop()
-        await asyncio.to_thread(self.house.audit.close)
-        await self.house.chats.close()
-        await self.house.prompts.close()
+        house = self.house
+        house.book.draining = True
+        house.closing.set()
+        for step in (
+            house.power.stop,
+            partial(house.supervisor.stop, kill=kill),
+            house.exchange.close,
+            house.monitor.stop,
+            self._close,
+            house.warden.stop,
+            house.usage.stop,
+            partial(asyncio.to_thread, house.audit.close),
+            house.chats.close,
+            house.prompts.close,
+        ):
+            try:
+                await step()
+            except Exception:  # a defect in one part must not cost the others what they still have to write
+                log.exception("one part could not be stopped")
 
     async def _open_tcp(self, host: str, port: int) -> None:
         site = web.TCPSite(self._runner, host, port, ssl_context=self.tls)
@@ -177,6 +185,29 @@ async def _first_of(*ways: Coroutine[Any, Any, object]) -> None:
         task.cancel()
 
 
+def _signals(*, reloads: bool) -> tuple[asyncio.Event, asyncio.Event, asyncio.Event]:
+    """Set from now on: by a first signal that ends us, by a second one, by a hang-up where it `reloads`."""
+    asked, at_once, hung_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (at_once if asked.is_set() else asked).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set if reloads else on_signal)
+    return asked, at_once, hung_up
+
+
+def _say_unreadable(house: House) -> None:
+    """The box opens without them, for whoever is to mend it; until then people are refused, and the log says why."""
+    for look in (house.people.records, house.keys.all):
+        try:
+            look()
+        except HomeboxError as error:
+            log.error("people are refused until this is mended: %s", error)
+
+
 async def run(
     settings: Settings,
     *,
@@ -191,17 +222,16 @@ async def run(
     notifier, given = Notifier.from_environment(), handed()
     memory.give_back()
     state = config.state_dir(settings)
+    # First of all: a hang-up that comes while the parts are put together would end the process.
+    asked, at_once, hung_up = _signals(reloads=reread is not None and not (sys.stdin and sys.stdin.isatty()))
     check(settings, state)
     holding = lock.hold(state)
     house = build(settings, state, command=command, patience=patience)
+    _say_unreadable(house)
     path = Path(given.getsockname()) if given else config.socket_path(settings)
     if given and settings.socket not in ("", str(path)):
         log.warning("socket = %s is not used: systemd listens at %s for us", settings.socket, path)
     server, pulse = Server(house, path, settings.listen, given=given), Pulse(house, notifier)
-    asked, at_once, hung_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (at_once if asked.is_set() else asked).set()
 
     def checked() -> Settings:
         assert reread is not None
@@ -209,11 +239,6 @@ async def run(
         check(found, state)
         return found
 
-    loop = asyncio.get_running_loop()
-    reloads = reread is not None and not (sys.stdin and sys.stdin.isatty())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set if reloads else on_signal)
     await server.start()
     ready(server)
     pulse.start()

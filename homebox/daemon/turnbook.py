@@ -161,7 +161,7 @@ class TurnBook:
 
     def withdraw(self, kept: Kept, why: str) -> None:
         """End a native turn of which nobody has heard yet, as if it had not been."""
-        del self._kept[kept.turn.id]
+        self._kept.pop(kept.turn.id, None)  # it may have ended, and been let go of
         kept.turn.cancel(why)
 
     def _make(self, ask: Ask) -> tuple[Turn, list[frames.Sampling]]:

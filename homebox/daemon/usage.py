@@ -66,9 +66,11 @@ class Usage:
         self.path = state_dir / "usage.db"
         self._clock = clock
         self._new: dict[Place, Counts] = {}  # not written yet
-        self._today: tuple[str, dict[str, int]] = (self.day(), {})  # counted, by person
+        # Counted, by day and person; the day before as well, for a clock that is put back over midnight.
+        self._days: dict[str, dict[str, int]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="usage")
         self._writing: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
         self._failed = False
         self._load()
 
@@ -119,13 +121,20 @@ class Usage:
         if self._writing:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
+        await asyncio.gather(*self._under_way)
         await self.flush()
         self._thread.shutdown(wait=False)
 
     async def flush(self) -> None:
-        """Everything that was counted is in the file, or kept for the next time if that fails."""
-        if not self._new:
-            return
+        """Everything that was counted is in the file, or kept for the next time if that fails, whoever asked for it
+        and has left meanwhile."""
+        if self._new:
+            task = asyncio.create_task(self._write_new())
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            await asyncio.shield(task)
+
+    async def _write_new(self) -> None:
         new, self._new = self._new, {}
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._write, new)
@@ -164,7 +173,7 @@ class Usage:
 
     def _load(self) -> None:
         """What was used today before this start. A file that cannot be read is said in the log, and left alone."""
-        day, people = self._today
+        day, people = self.day(), self._by_person()
         if not self.path.exists():
             return
         try:
@@ -179,6 +188,6 @@ class Usage:
 
     def _by_person(self) -> dict[str, int]:
         day = self.day()
-        if self._today[0] != day:
-            self._today = (day, {})
-        return self._today[1]
+        if day not in self._days:
+            self._days = dict(list(self._days.items())[-1:]) | {day: {}}
+        return self._days[day]

@@ -76,8 +76,12 @@ class Warden:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            with contextlib.suppress(HomeboxError):  # unreadable keys: every new request says so already
+            try:
                 self.look()
+            except HomeboxError:
+                pass  # unreadable keys: every new request says so already
+            except Exception:  # a defect must not leave what was revoked its rights for ever
+                log.exception("the keys in use could not be looked at")
             if self._keys.uses_to_write(self._clock()):
                 await self._write_uses()
 

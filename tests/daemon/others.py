@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,12 @@ def as_account(
                 os.write(writing, line.encode() + b"\n")
         except BaseException:
             status = 1
+            os.write(writing, json.dumps([0, traceback.format_exc()]).encode() + b"\n")
         os._exit(status)
     os.close(writing)
     with os.fdopen(reading) as lines:
         answers = [json.loads(line) for line in lines]
-    assert os.waitpid(child, 0)[1] == 0
+    assert os.waitpid(child, 0)[1] == 0, answers
     return [(status, _json(text)) for status, text in answers]
 
 

@@ -302,3 +302,14 @@ def test_a_minute_forgets_what_is_older_and_knows_when_it_is_below(
         later = now + minute.below_in_s(limit, now)
         assert sum(tokens for at, tokens in made if at + MINUTE_S > later) < limit
         assert sum(tokens for at, tokens in made if at + MINUTE_S > later - 1) >= limit
+
+
+def test_a_clock_that_is_put_back_locks_nobody_out_of_a_minute() -> None:
+    minute = Minute()
+    minute.add(10_000.0, 500)
+    minute.forget(9_990.0)
+    assert minute.used == 500, "a few seconds forgive nothing"
+    minute.forget(10_000.0 - 7200)
+    assert minute.used == 0
+    minute.add(10_000.0 - 7200, 5)
+    assert minute.used == 5 and minute.below_in_s(5, 10_000.0 - 7200) == MINUTE_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,33 @@ def test_a_newer_file_is_refused_with_both_versions(tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(Unavailable, match="schema 99, this version reads up to 1"):
         read(Usage(tmp_path, clock=Clock()), 1)
+
+
+def test_a_clock_that_is_put_back_over_midnight_forgives_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    usage = Usage(tmp_path, clock=clock)
+    usage.add("anna", None, Counts(counted=5))
+    clock.now += DAY_S
+    usage.add("anna", None, Counts(counted=3))
+    clock.now -= DAY_S
+    assert usage.today("anna") == 5
+    clock.now += DAY_S
+    assert usage.today("anna") == 3
+
+
+def test_who_asks_and_leaves_loses_no_counts(tmp_path: Path) -> None:
+    usage = Usage(tmp_path, clock=Clock())
+    usage.add("anna", None, Counts(requests=1, counted=5))
+
+    async def ask_and_leave() -> None:
+        busy = threading.Event()
+        usage._thread.submit(busy.wait, 10)  # the disk is slow
+        asked = asyncio.create_task(usage.read(1, None))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        busy.set()
+        await usage.stop()
+
+    asyncio.run(ask_and_leave())
+    assert read(Usage(tmp_path, clock=Clock()), 1) == [(usage.day(), "anna", 1, 5)]

@@ -212,11 +212,15 @@ class Exchange:
             )
         if last.ids and last.model == self._book.manifest.name:
             prompt, own = computed({each.id: each.ids for each in place.path if each.ids}, last.id)
-            if prompt and self._says(prompt, own, last) and await self._may_still(person, place, prompt):
+            if (
+                prompt
+                and await self._says(prompt, own, last)
+                and await self._may_still(person, place, prompt)
+            ):
                 return _Prompt(ids=prompt, base=last.ids.base, kept=last.ids.kept, own=own)
         before = await self._before(person, place)
         own = self._book.tokenizer.words(last.text)
-        if not self._says(before.ids, own, last):
+        if not await self._says(before.ids, own, last):
             raise InvalidRequest(
                 "this answer cannot go on: the model that is loaded cannot take it up where it ended",
                 hint="Answer the question again instead.",
@@ -233,8 +237,9 @@ class Exchange:
         instructions of their own: raises NotAllowed for those."""
         return person.role != "kid" or (await self._before(person, place)).ids == prompt
 
-    def _says(self, prompt: list[int], own: list[int], last: Said) -> bool:
-        said = self._book.said_so_far(prompt, own)
+    async def _says(self, prompt: list[int], own: list[int], last: Said) -> bool:
+        # In a thread: thousands of tokens take so long that everybody's answers would stand still.
+        said = await asyncio.to_thread(self._book.said_so_far, prompt, own)
         return (said.text, said.think) == (last.text, last.think)
 
     async def _begin(

@@ -6,6 +6,7 @@ a transaction of its own, after a copy of the file was put aside. It knows no pe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -119,7 +120,10 @@ def open_file(path: Path | str) -> sqlite3.Connection:
     Raises UnusableFile for a file of a newer version and for one that does not hold together, sqlite3.Error for what
     the disk says. A file that is refused is left as it was."""
     if path != MEMORY:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with contextlib.suppress(FileExistsError):
+            # Never one that is there: to close it would take away the locks of all this process's connections to it,
+            # and then another program that leaves the file removes the log that they go on writing.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         Path(path).chmod(0o600)  # what SQLite makes beside it gets the same mode
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
     try:

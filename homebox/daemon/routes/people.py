@@ -6,7 +6,8 @@ Names, roles, rules and counters, never anybody's words. What is written is writ
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -22,6 +23,7 @@ from homebox.rules import check_role, convert
 from homebox.wire.people import KeyMade, KeyRequest, KeyRow, PersonChange, PersonRow, UsageRow
 
 MOST_DAYS = 3660
+T = TypeVar("T")
 
 
 async def me(request: web.Request) -> web.Response:
@@ -55,8 +57,9 @@ async def set_person(request: web.Request) -> web.Response:
     def write() -> Record:
         return house.people.set(name, role=role, rules=rules, clear=body.clear, otherwise=otherwise)
 
-    record = await asyncio.to_thread(write)
-    house.audit.action(admin, "person.set", target=name, role=record.role)
+    record = await _act(
+        write, lambda record: house.audit.action(admin, "person.set", target=name, role=record.role)
+    )
     return _json(_row(house, name, record))
 
 
@@ -64,8 +67,9 @@ async def remove_person(request: web.Request) -> web.Response:
     """Forget role and rules; keys and chats stay."""
     house, admin = house_of(request), admin_of(request)
     name = request.match_info["person"]
-    await asyncio.to_thread(house.people.remove, name)
-    house.audit.action(admin, "person.remove", target=name)
+    await _act(
+        lambda: house.people.remove(name), lambda _: house.audit.action(admin, "person.remove", target=name)
+    )
     return _json(_row(house, name, None))
 
 
@@ -89,17 +93,20 @@ async def new_key(request: web.Request) -> web.Response:
             for_people=body.for_people,
         )
 
-    key = await asyncio.to_thread(write)
-    name = key.split("_")[1]
-    house.audit.action(admin, "key.new", target=name, owner=body.person, scopes=body.scopes)
-    return _json(KeyMade(id=name, key=key))
+    def record(key: str) -> None:
+        house.audit.action(admin, "key.new", target=key.split("_")[1], owner=body.person, scopes=body.scopes)
+
+    key = await _act(write, record)
+    return _json(KeyMade(id=key.split("_")[1], key=key))
 
 
 async def revoke_key(request: web.Request) -> web.Response:
     """Take a key's rights away, and end what is under way with it."""
     house, admin = house_of(request), admin_of(request)
-    key = await asyncio.to_thread(house.keys.revoke, request.match_info["id"])
-    house.audit.action(admin, "key.revoke", target=key.id, owner=key.person)
+    key = await _act(
+        lambda: house.keys.revoke(request.match_info["id"]),
+        lambda key: house.audit.action(admin, "key.revoke", target=key.id, owner=key.person),
+    )
     house.warden.look()
     return _json(_key_row(key))
 
@@ -117,6 +124,17 @@ async def usage(request: web.Request) -> web.Response:
     return _json(
         {"usage": [UsageRow(day=day, person=name, **_numbers(counts)) for day, name, counts in rows]}
     )
+
+
+async def _act(what: Callable[[], T], record: Callable[[T], None]) -> T:
+    """Do it in a thread and record it, both or neither, also where whoever asked has left meanwhile."""
+
+    async def whole() -> T:
+        done = await asyncio.to_thread(what)
+        record(done)
+        return done
+
+    return await asyncio.shield(asyncio.create_task(whole()))
 
 
 def _numbers(counts: Any) -> dict[str, int]:
