@@ -65,7 +65,9 @@ async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
             hint="Send it as plain JSON.",
             param="content-encoding",
         )
-        return refuse(request, broken, this)
+        answer = refuse(request, broken, this)
+        answer.force_close()  # where its body ends and the next request begins, nobody can say
+        return answer
     except ConnectionError:  # the client left while it was written to; nobody reads what we return
         return web.Response(status=499)
     except Exception:

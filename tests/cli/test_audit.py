@@ -38,9 +38,9 @@ def test_lines_are_shown_in_columns_and_drive_no_terminal(fake: FakeDaemon, home
     fake.when("GET", "/homebox/audit", lambda exchange: exchange.json({"lines": LINES}))
     ran = homebox("audit", TZ="UTC")
     assert ran.out.splitlines() == [
-        "2026-11-02 10:22:33  mia (by dad)  answer       POST /homebox/ask  tiny  12 in, 34 out  stop  0.8 s",
-        "2026-11-02 10:22:34  -             refused      GET unknown  not_found  404  0.0 s",
-        "2026-11-02 10:22:35  dad           key.revoke   k3 J9",
+        "2026-11-02 10:22:33  mia (by dad)  answer         POST /homebox/ask  tiny  12 in, 34 out  stop  0.8 s",
+        "2026-11-02 10:22:34  -             refused        GET unknown  not_found  404  0.0 s",
+        "2026-11-02 10:22:35  dad           key.revoke     k3 J9",
     ]
     ran = homebox("audit", "--json")
     assert [json.loads(line) for line in ran.out.splitlines()] == LINES and "\x1b" not in ran.out

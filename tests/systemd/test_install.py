@@ -234,6 +234,6 @@ def test_a_person_may_have_a_box_of_their_own(installed: Machine) -> None:
         assert homebox("ask", "[[say=mine_alone]]") == "mine alone\n"
     finally:
         machine.path("/root/homebox.socket").rename(machine.path(f"{UNITS_AT}/homebox.socket"))
-    assert homebox("service", "status", "--user").startswith("running: tiny ready")
+    until(lambda: homebox("service", "status", "--user").startswith("running: tiny ready"))
     left = homebox("service", "uninstall", "--user")
     assert "kept        /home/zoe/.local/share/homebox" in left and "sudo" not in left
