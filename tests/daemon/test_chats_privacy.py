@@ -203,6 +203,11 @@ def test_every_name_has_a_file_of_its_own_in_the_directory(name: str, tmp_path: 
     assert path.name not in {file_name(other).lower() for other in others}
 
 
+def test_long_names_have_short_files_of_their_own() -> None:
+    names = [file_name("X" * 60 + end) for end in "AB"]
+    assert names[0] != names[1] and all(len(name) <= 83 and name == name.lower() for name in names)
+
+
 def test_a_name_that_no_file_can_have_is_refused() -> None:
     for name in ("", "x" * 300):
         with pytest.raises(UsageError):

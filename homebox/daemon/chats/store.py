@@ -9,6 +9,7 @@ What SQLite says becomes an error of `homebox.errors`. It knows no turns and no 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import sqlite3
@@ -33,11 +34,13 @@ RESERVE_BYTES = 256 * 1024  # left free, so that answers which are being written
 PURGE_EVERY_S = 3600.0
 _PLAIN = frozenset(string.ascii_lowercase + string.digits + "_-")
 _MAX_NAME_BYTES = 200
+_WHOLE_NAME_BYTES = 80
 
 
 def file_name(person: str) -> str:
     """`anna.db`; everything but small letters, digits, _ and - is written as %xx, so that no two persons share a file
-    on any disk and no name is a way out of the directory. Raises UsageError for a name that no file can have."""
+    on any disk and no name is a way out of the directory. What would be longer than an archive's header takes ends in
+    a digest instead. Raises UsageError for a name that no file can have."""
     name = "".join(
         char
         if char in _PLAIN
@@ -46,6 +49,8 @@ def file_name(person: str) -> str:
     )
     if not 0 < len(name) <= _MAX_NAME_BYTES:
         raise UsageError(f"{person[:80]!r} is not a person's name")
+    if len(name) > _WHOLE_NAME_BYTES:
+        name = f"{name[:40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
     return f"{name}.db"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from homebox.daemon.bodies import decode
@@ -16,6 +15,7 @@ from homebox.daemon.chats import shelf, transfer, tree
 from homebox.daemon.house import House, house_of, person_of
 from homebox.daemon.identity import Person
 from homebox.daemon.policy import check_import
+from homebox.daemon.routes.plain import json_answer
 from homebox.errors import InvalidRequest, NotAllowed
 from homebox.wire.chats import (
     BranchRequest,
@@ -34,46 +34,48 @@ async def list_chats(request: web.Request) -> web.Response:
     house, person = _own(request)
     limit = _limit(request.query.get("limit", "50"))
     before, deleted = request.query.get("before"), _flag(request, "deleted")
-    return _json(await house.chats.read(person.name, shelf.rows, limit=limit, before=before, deleted=deleted))
+    return json_answer(
+        await house.chats.read(person.name, shelf.rows, limit=limit, before=before, deleted=deleted)
+    )
 
 
 async def search(request: web.Request) -> web.Response:
     house, person = _own(request)
     found = await house.chats.read(person.name, shelf.search, request.query.get("q", ""))
-    return _json(FoundList(found=found))
+    return json_answer(FoundList(found=found))
 
 
 async def show(request: web.Request) -> web.Response:
     """The messages of the current path, or with `all=1` every one."""
     house, person = _own(request)
     shown = await house.chats.read(person.name, tree.view, _chat(request), whole=_flag(request, "all"))
-    return _json(house.exchange.overlay(person.name, shown))
+    return json_answer(house.exchange.overlay(person.name, shown))
 
 
 async def say(request: web.Request) -> web.Response:
     """Store what the person said and queue an answer; the same key again gives the same turn."""
     house, person = _own(request)
     body = decode(await request.read(), TurnRequest)
-    return _json(await house.exchange.say(person, _chat(request), body))
+    return json_answer(await house.exchange.say(person, _chat(request), body))
 
 
 async def regenerate(request: web.Request) -> web.Response:
     house, person = _own(request)
     body = decode(await request.read(), RegenerateRequest)
-    return _json(await house.exchange.regenerate(person, _chat(request), body))
+    return json_answer(await house.exchange.regenerate(person, _chat(request), body))
 
 
 async def go_on(request: web.Request) -> web.Response:
     house, person = _own(request)
     body = decode(await request.read(), ContinueRequest)
-    return _json(await house.exchange.go_on(person, request.match_info["turn"], body))
+    return json_answer(await house.exchange.go_on(person, request.match_info["turn"], body))
 
 
 async def branch(request: web.Request) -> web.Response:
     house, person = _own(request)
     body = decode(await request.read(), BranchRequest)
     made = await house.chats.write(person.name, tree.branch, _chat(request), body.message)
-    return _json(ChatMade(chat=made))
+    return json_answer(ChatMade(chat=made))
 
 
 async def patch(request: web.Request) -> web.Response:
@@ -88,25 +90,25 @@ async def patch(request: web.Request) -> web.Response:
             tree.go_to(db, chat, body.head)
 
     await house.chats.write(person.name, change)
-    return _json(await house.chats.read(person.name, shelf.row, chat))
+    return json_answer(await house.chats.read(person.name, shelf.row, chat))
 
 
 async def delete(request: web.Request) -> web.Response:
     house, person = _own(request)
     await house.exchange.delete(person, _chat(request))
-    return _json({})
+    return json_answer({})
 
 
 async def undelete(request: web.Request) -> web.Response:
     house, person = _own(request)
     await house.chats.write(person.name, shelf.undelete, _chat(request))
-    return _json(await house.chats.read(person.name, shelf.row, _chat(request)))
+    return json_answer(await house.chats.read(person.name, shelf.row, _chat(request)))
 
 
 async def draft(request: web.Request) -> web.Response:
     """Of a chat, or of none yet."""
     house, person = _own(request)
-    return _json(await house.chats.read(person.name, shelf.draft, request.match_info.get("chat")))
+    return json_answer(await house.chats.read(person.name, shelf.draft, request.match_info.get("chat")))
 
 
 async def put_draft(request: web.Request) -> web.Response:
@@ -115,7 +117,7 @@ async def put_draft(request: web.Request) -> web.Response:
     await house.chats.write(
         person.name, shelf.put_draft, request.match_info.get("chat"), text, needs_bytes=len(text)
     )
-    return _json({})
+    return json_answer({})
 
 
 async def export(request: web.Request) -> web.Response:
@@ -126,7 +128,7 @@ async def export(request: web.Request) -> web.Response:
         return web.Response(text=text, content_type="text/markdown", charset="utf-8")
     if form != "json":
         raise InvalidRequest(f"format is {form[:40]!r}; it must be md or json", param="format")
-    return _json(await house.chats.read(person.name, transfer.export, _chat(request)))
+    return json_answer(await house.chats.read(person.name, transfer.export, _chat(request)))
 
 
 async def take(request: web.Request) -> web.Response:
@@ -135,7 +137,7 @@ async def take(request: web.Request) -> web.Response:
     check_import(person)
     raw = await request.read()
     body = decode(raw, ExportedChat)
-    return _json(
+    return json_answer(
         ChatMade(chat=await house.chats.write(person.name, transfer.take, body, needs_bytes=3 * len(raw)))
     )
 
@@ -163,7 +165,3 @@ def _limit(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= shelf.MAX_ROWS:
         raise InvalidRequest(f"limit is {text[:40]!r}; it must be 1 to {shelf.MAX_ROWS}", param="limit")
     return int(text)
-
-
-def _json(body: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from homebox.daemon.eventlog import Reader
 from homebox.daemon.house import House, house_of, person_of
 from homebox.daemon.identity import Person
 from homebox.daemon.policy import messages_for
+from homebox.daemon.routes.plain import json_answer, number
 from homebox.daemon.routes.waiting import until_placed, while_connected
 from homebox.daemon.sampling import Wanted
 from homebox.daemon.turnbook import Ask, Kept
@@ -38,7 +38,7 @@ async def ask(request: web.Request) -> web.StreamResponse:
     prompt = await house.prompts.of_chat(messages_for(person, body.messages))
     kept = house.book.open_story(engine_ask(person, body.options, prompt))
     if body.detach:
-        return _json(TurnCreated(turn=kept.turn.id))
+        return json_answer(TurnCreated(turn=kept.turn.id))
     with while_connected(kept.turn):
         await until_placed(kept.turn)
         return await _tell(request, kept.narrator.log.read())
@@ -46,7 +46,7 @@ async def ask(request: web.Request) -> web.StreamResponse:
 
 async def turn_events(request: web.Request) -> web.StreamResponse:
     """The events of an own turn after number `after`, to its end."""
-    after = int(_number(request, "after", 0))
+    after = int(number(request, "after", 0))
     house, person, turn = house_of(request), person_of(request), request.match_info["turn"]
     try:
         kept: Kept = house.book.story(turn, person)
@@ -70,13 +70,13 @@ async def cancel_turn(request: web.Request) -> web.Response:
         house.audit.action(person, "turn.cancel", target=turn.id, owner=turn.person)
     await house.book.cancel(turn, f"stopped {by}")
     reasons = sorted({choice.finish or "" for choice in turn.choices})
-    return _json({"turn": turn.id, "reason": ",".join(reasons)})
+    return json_answer({"turn": turn.id, "reason": ",".join(reasons)})
 
 
 async def streams(request: web.Request) -> web.Response:
     """Everything that runs or waits: names and counters."""
     person = person_of(request)
-    return _json({"streams": [turn.row(person.name) for turn in house_of(request).book.live]})
+    return json_answer({"streams": [turn.row(person.name) for turn in house_of(request).book.live]})
 
 
 async def monitor(request: web.Request) -> web.StreamResponse:
@@ -89,8 +89,8 @@ async def monitor(request: web.Request) -> web.StreamResponse:
             f"history is {history[:40]!r}; it must be 1 or 0, and goes with interval", param="history"
         )
     if "interval" not in request.query:
-        return _json(_snapshot(house, person))
-    interval = _number(request, "interval", 2.0)
+        return json_answer(_snapshot(house, person))
+    interval = number(request, "interval", 2.0)
     if not SHORTEST_INTERVAL_S <= interval <= 3600:
         raise InvalidRequest(
             f"interval is {interval:g}; it must be {SHORTEST_INTERVAL_S} to 3600 s", param="interval"
@@ -138,18 +138,3 @@ def engine_ask(person: Person, options: Options, prompt: list[int], begun: int =
 
 def _snapshot(house: House, person: Person) -> Any:
     return house.monitor.snapshot(house.supervisor, house.book, person.name)
-
-
-def _number(request: web.Request, name: str, default: float) -> float:
-    text = request.query.get(name)
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < 0:
-        raise InvalidRequest(f"{name} is {str(text)[:40]!r}; it must be a number of at least 0", param=name)
-    return value
-
-
-def _json(body: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from homebox.daemon import asked
@@ -23,6 +22,7 @@ from homebox.daemon.limits import check_model, may_use
 from homebox.daemon.policy import check_fields, messages_for
 from homebox.daemon.routes import openai_shapes as shapes
 from homebox.daemon.routes.openai_requests import ChatBody, CompletionBody, SamplingFields
+from homebox.daemon.routes.plain import json_answer
 from homebox.daemon.routes.waiting import Waiter, until_placed, while_connected
 from homebox.daemon.turnbook import Ask
 from homebox.daemon.turns import Choice, Turn, TurnState
@@ -36,14 +36,14 @@ async def models(request: web.Request) -> web.Response:
     book = house_of(request).book
     allowed = may_use(person_of(request).rules, book.manifest.name)
     found = [shapes.model(book.manifest, book.limits.context)] if allowed else []
-    return _json({"object": "list", "data": found})
+    return json_answer({"object": "list", "data": found})
 
 
 async def model(request: web.Request) -> web.Response:
     book = house_of(request).book
     book.check_model(request.match_info["model"])
     check_model(person_of(request), book.manifest.name)
-    return _json(shapes.model(book.manifest, book.limits.context))
+    return json_answer(shapes.model(book.manifest, book.limits.context))
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -113,7 +113,7 @@ async def _answer(
         if failed := _failure(turn):
             raise failed
         choices = [writer.whole(choice, choice.answer.take()) for choice in turn.choices]
-        return _json(shapes.envelope(turn, writer.whole_kind, choices) | {"usage": shapes.usage(turn)})
+        return json_answer(shapes.envelope(turn, writer.whole_kind, choices) | {"usage": shapes.usage(turn)})
 
 
 async def _stream(
@@ -162,10 +162,6 @@ def _failure(turn: Turn) -> HomeboxError | None:
         return turn.error
     stopped = next((choice for choice in turn.choices if choice.finish == "cancelled"), None)
     return Unavailable(f"this request was cancelled: {stopped.detail}") if stopped else None
-
-
-def _json(body: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 
 class _Writer(ABC):

@@ -4,14 +4,12 @@ hold. From memory or from the daemon's own files; names and counts, nobody's wor
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from homebox.daemon.house import admin_of, house_of
+from homebox.daemon.routes.plain import json_answer, number
 from homebox.errors import InvalidRequest, Unavailable
 
 MOST_LINES = 10_000
@@ -27,7 +25,7 @@ async def audit(request: web.Request) -> web.Response:
     """`GET /homebox/audit?person=&since=&limit=`: the newest lines, oldest first. For administrators."""
     admin_of(request)
     house = house_of(request)
-    since, limit = _number(request, "since", 0.0), _number(request, "limit", 50)
+    since, limit = number(request, "since", 0.0), number(request, "limit", 50)
     if not 1 <= limit <= MOST_LINES:
         raise InvalidRequest(f"limit is {limit:g}; it must be 1 to {MOST_LINES}", param="limit")
     since = min(since, time.time())  # nothing is later
@@ -36,25 +34,10 @@ async def audit(request: web.Request) -> web.Response:
         lines = await asyncio.to_thread(house.audit.read, person=person, since=since, limit=int(limit))
     except OSError as error:
         raise Unavailable(f"the audit file cannot be read: {error.strerror or error}") from None
-    return _json({"lines": lines})
+    return json_answer({"lines": lines})
 
 
 async def config(request: web.Request) -> web.Response:
     """`GET /homebox/config`: the settings that hold in this daemon. For administrators."""
     admin_of(request)
-    return _json({"settings": house_of(request).settings})
-
-
-def _number(request: web.Request, name: str, default: float) -> float:
-    text = request.query.get(name)
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < 0:
-        raise InvalidRequest(f"{name} is {str(text)[:40]!r}; it must be a number of at least 0", param=name)
-    return value
-
-
-def _json(body: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+    return json_answer({"settings": house_of(request).settings})

@@ -17,6 +17,7 @@ from homebox.daemon.house import House, admin_of, house_of, person_of
 from homebox.daemon.identity import account_administers
 from homebox.daemon.keys import Key
 from homebox.daemon.people import Record
+from homebox.daemon.routes.plain import json_answer
 from homebox.daemon.streams import Phase
 from homebox.errors import HomeboxError, InvalidRequest
 from homebox.rules import check_role, convert
@@ -32,18 +33,18 @@ async def me(request: web.Request) -> web.Response:
     row = await _counted(house, _row(house, person.name, _record(house, person.name)))
     row = msgspec.structs.replace(row, role=person.role, rules=person.rules, admin=person.admin)
     said = {"spoken_by": person.spoken_by, "key": person.key, "app": person.app}
-    return _json(msgspec.to_builtins(row) | {name: value for name, value in said.items() if value})
+    return json_answer(msgspec.to_builtins(row) | {name: value for name, value in said.items() if value})
 
 
 async def everybody(request: web.Request) -> web.Response:
     """All who were entered, have a key, or use the box; somebody who is no administrator sees themselves."""
     house, person = house_of(request), person_of(request)
     if not person.admin:
-        return _json({"people": [_row(house, person.name, _record(house, person.name))]})
+        return json_answer({"people": [_row(house, person.name, _record(house, person.name))]})
     names = {*house.people.records(), *(key.person for key in house.keys.all())}
     names |= {*house.usage.people_today(), *(turn.person for turn in house.book.live)}
     rows = [_row(house, name, _record(house, name)) for name in sorted(names)]
-    return _json({"people": [await _counted(house, _with_rank(row)) for row in rows]})
+    return json_answer({"people": [await _counted(house, _with_rank(row)) for row in rows]})
 
 
 async def set_person(request: web.Request) -> web.Response:
@@ -60,7 +61,7 @@ async def set_person(request: web.Request) -> web.Response:
     record = await _act(
         write, lambda record: house.audit.action(admin, "person.set", target=name, role=record.role)
     )
-    return _json(_row(house, name, record))
+    return json_answer(_row(house, name, record))
 
 
 async def remove_person(request: web.Request) -> web.Response:
@@ -70,14 +71,14 @@ async def remove_person(request: web.Request) -> web.Response:
     await _act(
         lambda: house.people.remove(name), lambda _: house.audit.action(admin, "person.remove", target=name)
     )
-    return _json(_row(house, name, None))
+    return json_answer(_row(house, name, None))
 
 
 async def keys(request: web.Request) -> web.Response:
     """The keys there are, without their secrets: all for an administrator, else one's own."""
     house, person = house_of(request), person_of(request)
     found = [key for key in house.keys.all() if person.admin or key.person == person.name]
-    return _json({"keys": [_key_row(key) for key in found]})
+    return json_answer({"keys": [_key_row(key) for key in found]})
 
 
 async def new_key(request: web.Request) -> web.Response:
@@ -97,7 +98,7 @@ async def new_key(request: web.Request) -> web.Response:
         house.audit.action(admin, "key.new", target=key.split("_")[1], owner=body.person, scopes=body.scopes)
 
     key = await _act(write, record)
-    return _json(KeyMade(id=key.split("_")[1], key=key))
+    return json_answer(KeyMade(id=key.split("_")[1], key=key))
 
 
 async def revoke_key(request: web.Request) -> web.Response:
@@ -108,7 +109,7 @@ async def revoke_key(request: web.Request) -> web.Response:
         lambda key: house.audit.action(admin, "key.revoke", target=key.id, owner=key.person),
     )
     house.warden.look()
-    return _json(_key_row(key))
+    return json_answer(_key_row(key))
 
 
 async def usage(request: web.Request) -> web.Response:
@@ -121,7 +122,7 @@ async def usage(request: web.Request) -> web.Response:
     if every:
         admin_of(request)
     rows = await house.usage.read(int(text), None if every else person.name)
-    return _json(
+    return json_answer(
         {"usage": [UsageRow(day=day, person=name, **_numbers(counts)) for day, name, counts in rows]}
     )
 
@@ -179,7 +180,3 @@ async def _counted(house: House, row: PersonRow) -> PersonRow:
 
 def _key_row(key: Key) -> KeyRow:
     return KeyRow(**{name: getattr(key, name) for name in KeyRow.__struct_fields__})
-
-
-def _json(body: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")

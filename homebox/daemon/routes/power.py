@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 from aiohttp import web
 
 from homebox.daemon.bodies import decode
 from homebox.daemon.house import House, house_of, person_of
+from homebox.daemon.routes.plain import json_answer
 from homebox.errors import InvalidRequest
 from homebox.wire.requests import PauseRequest, PowerState
 
@@ -51,4 +51,4 @@ def _state(house: House, *, changed: bool) -> web.Response:
         drain_s=house.power.drain_s,
         pause=supervisor.paused,
     )
-    return web.Response(body=msgspec.json.encode(state), content_type="application/json")
+    return json_answer(state)
