@@ -1,6 +1,6 @@
 """Eight people who do what people do: ask, chat, leave in mid-answer, cancel, read slowly, paste a book, get it wrong.
 
-Each is a thread with a random generator of its own and everything goes over the daemon's socket. What a person was
+Each is a thread with a random generator and a key of its own; everything goes over TCP. What a person was
 promised is checked where it is seen: one end to each answer, no event missing or doubled, a refusal in words.
 """
 
@@ -46,15 +46,16 @@ BAD: tuple[tuple[str, str, Any], ...] = (
 class Person(threading.Thread):
     """Goes on until `leave` is set. `turns` are the ids of native turns that were taken; `failures` what was wrong."""
 
-    def __init__(self, name: str, socket: str, model: str, seed: int, leave: threading.Event) -> None:
+    def __init__(
+        self, name: str, address: str, key: str, model: str, seed: int, leave: threading.Event
+    ) -> None:
         super().__init__(name=name)
         self.model, self.leave = model, leave
         self.random = random.Random(f"{seed} {name}")
         self.http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=socket),
-            base_url="http://box",
+            base_url=address,
             timeout=PATIENCE_S,
-            headers={"X-Homebox-As": name},
+            headers={"x-api-key": key},
         )
         self.did: Counter[str] = Counter()
         self.turns: list[str] = []
@@ -235,10 +236,10 @@ class Person(threading.Thread):
 
 
 @contextmanager
-def living(socket: str, model: str, seed: int) -> Iterator[list[Person]]:
+def living(address: str, keys: dict[str, str], model: str, seed: int) -> Iterator[list[Person]]:
     """All eight, until the block is left; then each finishes what it does."""
     leave = threading.Event()
-    people = [Person(name, socket, model, seed, leave) for name in NAMES]
+    people = [Person(name, address, key, model, seed, leave) for name, key in keys.items()]
     for person in people:
         person.start()
     try:

@@ -1,4 +1,5 @@
 """A whole daemon as a process of its own, with little KV memory and a short memory for stories: STATE SOCKET MODEL.
+Says its TCP port once it listens.
 
 Stories are kept for ten minutes in earnest, so in a run of ten minutes memory would rightly grow to its end.
 """
@@ -21,6 +22,12 @@ if __name__ == "__main__":
     logs.configure("json")
     app.TurnBook = partial(TurnBook, kept_s=KEPT_S)  # type: ignore[misc,assignment]
     settings = Settings(
-        state_dir=state, socket=socket, model=model, kv_memory="32MiB", max_running=8, queue_per_person=4
+        state_dir=state,
+        socket=socket,
+        listen="127.0.0.1:0",
+        model=model,
+        kv_memory="32MiB",
+        max_running=8,
+        queue_per_person=4,
     )
-    asyncio.run(run(settings, ready=lambda server: print("ready", flush=True)))
+    asyncio.run(run(settings, ready=lambda server: print(server.addresses[0][1], flush=True)))

@@ -21,10 +21,11 @@ import httpx
 import psutil
 import pytest
 
+from homebox.daemon.keys import Keys
 from homebox.wire import events
 from tests.daemon.box import state_with, until
 
-from .people import Person, living
+from .people import NAMES, Person, living
 
 pytestmark = [pytest.mark.long, pytest.mark.model, pytest.mark.timeout(3600)]
 
@@ -81,6 +82,7 @@ class Memory(threading.Thread):
 
 def test_ten_minutes_of_eight_people_leave_the_house_as_it_was(default_model: Path, tmp_path: Path) -> None:
     state_with(default_model, tmp_path)
+    keys = {name: Keys(tmp_path).new(name) for name in NAMES}
     socket = tmp_path / "api.sock"
     command = [sys.executable, "-m", "tests.house.serve_soak", str(tmp_path), str(socket), default_model.name]
     with (
@@ -88,8 +90,9 @@ def test_ten_minutes_of_eight_people_leave_the_house_as_it_was(default_model: Pa
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as daemon,
     ):
         try:
-            assert daemon.stdout and daemon.stdout.readline() == "ready\n"
-            people, memory, preemptions = live(daemon.pid, str(socket), default_model.name)
+            assert daemon.stdout
+            address = f"http://127.0.0.1:{int(daemon.stdout.readline())}"
+            people, memory, preemptions = live(daemon.pid, str(socket), address, keys, default_model.name)
             daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(30) == 0
         finally:
@@ -112,7 +115,9 @@ def test_ten_minutes_of_eight_people_leave_the_house_as_it_was(default_model: Pa
         assert abs(memory.grown(name)) <= FLAT, memory.table()
 
 
-def live(daemon: int, socket: str, model: str) -> tuple[list[Person], Memory, int]:
+def live(
+    daemon: int, socket: str, address: str, keys: dict[str, str], model: str
+) -> tuple[list[Person], Memory, int]:
     """The ten minutes; afterwards nothing runs and no block is used."""
     with httpx.Client(transport=httpx.HTTPTransport(uds=socket), base_url="http://box", timeout=20) as http:
 
@@ -122,7 +127,7 @@ def live(daemon: int, socket: str, model: str) -> tuple[list[Person], Memory, in
         until(lambda: http.get("/health").json()["state"] == "ready", within_s=120)
         memory = Memory({"daemon": daemon, "engine": http.get("/health").json()["engine_pid"]})
         memory.start()
-        with living(socket, model, SEED) as people:
+        with living(address, keys, model, SEED) as people:
             time.sleep(SOAK_S)  # this is the thing that is tested, not a wait for something
             memory.stop()
         until(lambda: not snapshot().streams, within_s=60)
