@@ -14,6 +14,7 @@ import re
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,7 +76,7 @@ def formatter(form: str, *, journal: bool) -> logging.Formatter:
     return _Json(journal) if form == "json" else _Text(journal)
 
 
-class _Lines(logging.Formatter):
+class _Lines(ABC, logging.Formatter):
     """What both forms share: a record as lines, each with its priority where the journal reads them."""
 
     def __init__(self, journal: bool) -> None:
@@ -86,8 +87,8 @@ class _Lines(logging.Formatter):
         prefix = f"<{_PRIORITIES.get(record.levelno, 6)}>" if self.journal else ""
         return "\n".join(prefix + line for line in self.lines(record))
 
-    def lines(self, record: logging.LogRecord) -> Iterator[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def lines(self, record: logging.LogRecord) -> Iterator[str]: ...
 
 
 class _Text(_Lines):

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_daemon import FakeDaemon
+from tests.daemon.box import Box, running
+from tests.daemon.tiny_model import build
 
 DEADLINE_S = 20.0
 COMMAND = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
@@ -199,3 +201,15 @@ def wait_for() -> Callable[[Callable[[], object]], None]:
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, for a real daemon with the scripted engine."""
+    return build(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def box(model: Path, tmp_path: Path) -> Iterator[Box]:
+    with running(model, tmp_path) as running_box:
+        yield running_box

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.daemon.box import Box, running
+from tests.daemon.box import Box
 from tests.daemon.test_serve import served
-from tests.daemon.tiny_model import build
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def box(model: Path, tmp_path: Path) -> Iterator[Box]:
-    with running(model, tmp_path) as running_box:
-        yield running_box
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,9 @@ from tests.cli.conftest import Shell
 from tests.client.fake_daemon import Exchange, FakeDaemon, answer, numbered
 from tests.daemon.box import Box, running, until
 from tests.daemon.test_serve import alive
-from tests.daemon.tiny_model import build
 
 PAUSE = Pause(by="anna", since=time.time(), reason="game\x1b[31m night")
 PAUSING = {"state": "pausing", "changed": True, "live": 2, "drain_s": 20.0, "pause": PAUSE}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def box(model: Path, tmp_path: Path) -> Iterator[Box]:
-    with running(model, tmp_path) as running_box:
-        yield running_box
 
 
 @pytest.fixture

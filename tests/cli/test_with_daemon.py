@@ -7,28 +7,14 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from homebox.bench.household import QUESTIONS
 from tests.cli.conftest import COMMAND, Shell
-from tests.daemon.box import Box, running, until
-from tests.daemon.tiny_model import build
+from tests.daemon.box import Box, until
 
 BENCH = [COMMAND[0], "-m", "homebox.bench.household"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def box(model: Path, tmp_path: Path) -> Iterator[Box]:
-    with running(model, tmp_path) as running_box:
-        yield running_box
 
 
 @pytest.fixture

@@ -156,5 +156,5 @@ def test_the_default_model_says_what_transformers_says(default_model: Path) -> N
     ours = run(default_model, prompts, blocks=42)
     assert ours.preemptions > 0, "the pool was meant to be too small"
     assert ours.hit_tokens >= 48 and ours.widest_prefill <= 32
-    forgiven = compare(oracle, prompts, ours.tokens, generating=3)
+    forgiven = compare(oracle, prompts, ours.tokens, generating=6)
     print(f"default model: {ours.preemptions} preemptions, {forgiven} near ties forgiven")
