@@ -1,0 +1,130 @@
+"""Which key does what on the screens, and what has the person made of it?
+
+One table. Every row has an id, so that `[keys]` in the person's configuration can give it other keys; help, footer and
+palette are made of the same rows. Avoided on purpose: the prefixes of multiplexers (Ctrl-A, Ctrl-B), keys that terminals
+take for others (Ctrl-H, Ctrl-I, Ctrl-M, Ctrl-[), flow control (Ctrl-S), F1 and F11. It knows no widgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from textual.binding import Binding
+
+from homebox.errors import UsageError
+
+Where = Literal["screen", "prompt", "message", "chats", "monitor"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """`action` is the textual action it runs where it is bound; `short` is its word in the footer, if it has one."""
+
+    id: str
+    keys: str  # comma-separated, as textual names them
+    action: str
+    about: str
+    short: str = ""
+    priority: bool = False  # also while somebody types
+
+
+TABLE: Mapping[Where, tuple[Key, ...]] = {
+    "screen": (
+        Key("palette", "ctrl+p", "command_palette", "everything that can be done", "palette", True),
+        Key("new", "ctrl+n", "new", "a new conversation", "new", True),
+        Key("search", "ctrl+r", "search", "search all conversations", "search", True),
+        Key("chats", "f2", "chats", "your conversations", "chats", True),
+        Key("monitor", "f3", "monitor", "watch the box", "monitor", True),
+        Key("panel", "f4", "panel", "figures of this conversation and the house", "", True),
+        Key("model", "ctrl+t", "model", "the model that answers", "", True),
+        Key("thinking", "ctrl+o", "thinking", "show or fold thoughts", "", True),
+        Key("stop", "escape", "stop", "stop the answer and keep it, or withdraw the question"),
+        Key(
+            "interrupt",
+            "ctrl+c",
+            "interrupt",
+            "copy what is selected, else stop, else clear, else leave",
+            "",
+            True,
+        ),
+        Key("bottom", "end", "bottom", "to the newest line"),
+        Key("page-up", "pageup", "page_up", "a page up", "", True),
+        Key("page-down", "pagedown", "page_down", "a page down", "", True),
+        Key("help", "question_mark", "help", "every key", "help"),
+        Key("quit", "ctrl+q", "leave", "leave; an answer that is being written goes on", "", True),
+    ),
+    "prompt": (
+        Key("send", "enter", "send", "send"),
+        Key("newline", "ctrl+j,shift+enter,alt+enter", "newline", "a new line"),
+        Key("editor", "ctrl+g", "editor", "write in $EDITOR"),
+        Key("leave", "ctrl+d", "leave_if_empty", "leave, where nothing is typed"),
+    ),
+    "message": (
+        Key("message-down", "j,down", "step(1)", "the next message"),
+        Key("message-up", "k,up", "step(-1)", "the message before"),
+        Key("message-first", "g", "first", "the first message"),
+        Key("message-last", "G", "last", "the last message"),
+        Key("copy", "y", "copy", "copy the message"),
+        Key("copy-code", "Y", "copy_code", "copy its code; again: the next block"),
+        Key("edit", "e", "edit", "change the question, in a branch"),
+        Key("regenerate", "r", "regenerate", "answer again, beside this answer"),
+        Key("continue", "c", "continue", "go on with a cut-off answer"),
+        Key("branch-left", "left_square_bracket", "branch(-1)", "the branch before"),
+        Key("branch-right", "right_square_bracket", "branch(1)", "the next branch"),
+        Key("fold", "space", "fold", "fold or unfold"),
+        Key("delete", "d", "delete", "delete the message and what follows it"),
+        Key("undo", "u", "undo", "have it back"),
+        Key("export", "x", "export", "write the conversation to a file"),
+        Key("branch-off", "b", "branch_off", "go on from here in a conversation of its own"),
+    ),
+    "chats": (
+        Key("chats-down", "j", "cursor_down", "the next conversation"),
+        Key("chats-up", "k", "cursor_up", "the one before"),
+        Key("chats-rename", "r", "rename", "give it a name"),
+        Key("chats-delete", "d", "delete", "delete it; for seven days it can be had back"),
+        Key("chats-undo", "u", "undo", "have back what was deleted last"),
+        Key("chats-export", "x", "export", "write it to a file"),
+        Key("chats-search", "slash", "search", "find by words"),
+    ),
+    "monitor": (),
+}
+
+
+def bindings(where: Where) -> list[Binding]:
+    """The rows of one place as textual wants them, with their first keys."""
+    return [
+        Binding(
+            key.keys,
+            key.action,
+            key.short or key.about,
+            show=bool(key.short),
+            id=key.id,
+            priority=key.priority,
+        )
+        for key in TABLE[where]
+    ]
+
+
+def checked(wanted: Mapping[str, str]) -> dict[str, str]:
+    """A person's `[keys]` table. Raises UsageError for an id that nothing has, or one key for two things of a place."""
+    known = {key.id for row in TABLE.values() for key in row}
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"[keys]: there is no {name!r}", hint=f"There are: {', '.join(sorted(known))}.")
+    for where, row in TABLE.items():
+        taken: dict[str, str] = {}
+        for key in row:
+            for each in _split(wanted.get(key.id, key.keys)):
+                if each in taken:
+                    raise UsageError(
+                        f"[keys]: {each} would be both {taken[each]} and {key.id} ({where})",
+                        hint="Give one of them another key.",
+                    )
+                taken[each] = key.id
+    return dict(wanted)
+
+
+def _split(keys: str) -> Iterable[str]:
+    return (each.strip() for each in keys.split(",") if each.strip())
