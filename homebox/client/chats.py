@@ -13,7 +13,7 @@ import msgspec
 
 from homebox.client.connection import Daemon
 from homebox.errors import NotFound, UsageError
-from homebox.wire.chats import ChatList, ChatRow, ChatView, Found, FoundList
+from homebox.wire.chats import ChatList, ChatRow, ChatView, Draft, Found, FoundList
 
 PAGE = 200
 _IN_WORDS = {"growing": "being written", "length": "cut at its limit", "error": "failed"}
@@ -61,9 +61,16 @@ def last(daemon: Daemon) -> str:
     return row.id
 
 
-def show(daemon: Daemon, chat: str, *, whole: bool = False) -> ChatView:
-    """Raises NotFound."""
-    return msgspec.convert(daemon.json("GET", path(chat) + ("?all=1" if whole else "")), ChatView)
+def show(
+    daemon: Daemon, chat: str, *, whole: bool = False, last: int | None = None, before: str | None = None
+) -> ChatView:
+    """The messages of the current path, or with `whole` every one; only the `last` so many of it, or of what comes
+    `before` a message. Raises NotFound."""
+    query: dict[str, Any] = {"all": 1} if whole else {}
+    query |= {name: value for name, value in (("last", last), ("before", before)) if value is not None}
+    return msgspec.convert(
+        daemon.json("GET", path(chat) + (f"?{urlencode(query)}" if query else "")), ChatView
+    )
 
 
 def search(daemon: Daemon, query: str) -> list[Found]:
@@ -76,3 +83,17 @@ def search(daemon: Daemon, query: str) -> list[Found]:
 def change(daemon: Daemon, chat: str, **fields: Any) -> None:
     """Another title or head. Raises NotFound, InvalidRequest."""
     daemon.json("PATCH", path(chat), fields)
+
+
+def draft(daemon: Daemon, chat: str | None) -> str:
+    """What was typed and not sent, in a chat or, with None, in one that does not exist yet."""
+    return msgspec.convert(daemon.json("GET", _draft(chat)), Draft).text
+
+
+def put_draft(daemon: Daemon, chat: str | None, text: str) -> None:
+    """Keep it, or with an empty text let go of it."""
+    daemon.json("PUT", _draft(chat), {"text": text})
+
+
+def _draft(chat: str | None) -> str:
+    return "/homebox/draft" if chat is None else path(chat, "draft")

@@ -91,6 +91,25 @@ class Sanitiser:
         return True
 
 
+class Growing:
+    """A text that grows at its end, sanitised: each character is looked at once."""
+
+    def __init__(self) -> None:
+        self._raw, self._clean, self._sanitiser = "", "", Sanitiser()
+
+    def clean(self, raw: str) -> str:
+        """`raw`, the whole text so far, sanitised. Where it was replaced, not grown, it is read anew."""
+        if not raw.startswith(self._raw):
+            self._raw, self._clean, self._sanitiser = "", "", Sanitiser()
+        self._clean += self._sanitiser.feed(raw[len(self._raw) :])
+        self._raw = raw
+        return self._clean
+
+    @property
+    def removed(self) -> int:
+        return self._sanitiser.removed
+
+
 def clean(text: str) -> str:
     """One whole text, sanitised: for names and messages that arrive in one piece."""
     return Sanitiser().feed(text)

@@ -111,9 +111,11 @@ def follow(
     begun: ChatState | None = None,
     delays: Sequence[float] = RETRY_S,
     pause: Callable[[float], object] = time.sleep,
+    opened: Callable[[Reply], object] = lambda reply: None,
 ) -> Iterator[Step]:
     """The events of a turn of a chat to its end, each once, across any number of broken connections and restarts of the
-    daemon, which keeps what it has written. `begun` is what the reader has of an answer that goes on.
+    daemon, which keeps what it has written. `begun` is what the reader has of an answer that goes on. `opened` is told
+    every connection, for who wants to hang up.
 
     A break is yielded as `ConnectionLost`. Raises DaemonUnreachable when the daemon stays away for all of `delays`."""
     state = begun or ChatState()
@@ -121,6 +123,7 @@ def follow(
     while True:
         try:
             with daemon.open("GET", f"/homebox/turns/{turn}/events?after={state.seq}") as reply:
+                opened(reply)
                 for line in reply.lines():
                     before, event = state.seq, parse(line)
                     state = apply(state, event)

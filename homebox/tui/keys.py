@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 from homebox.errors import UsageError
 
@@ -92,7 +92,7 @@ TABLE: Mapping[Where, tuple[Key, ...]] = {
 }
 
 
-def bindings(where: Where) -> list[Binding]:
+def bindings(where: Where) -> list[BindingType]:
     """The rows of one place as textual wants them, with their first keys."""
     return [
         Binding(

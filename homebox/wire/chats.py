@@ -60,7 +60,8 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     """A chat and the messages of its current path, or all of them. `turns`: of answers that are being written,
-    message id to turn id."""
+    message id to turn id. `earlier`: messages of the path before these. `ctx_used` of `ctx_max` tokens: what the path
+    takes of the model's context, as far as is known."""
 
     id: str
     title: str
@@ -72,6 +73,9 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     head: str | None = None
     deleted: float | None = None
     turns: dict[str, str] = {}
+    earlier: int = 0
+    ctx_used: int | None = None
+    ctx_max: int | None = None
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,156 @@
+"""Which messages are on the screen, and does the view follow the newest line?
+
+The scrolling column of a conversation. It is told the whole `Conversation` and mounts, renames and removes message
+views until they are the same. While the reader has scrolled up nothing below is drawn anew: a line at the bottom counts
+what has come. It asks for older messages when its top is reached.
+"""
+
+from __future__ import annotations
+
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.widgets import Static
+
+from homebox.client.conversation import ANSWERING, SAID, Conversation, Item
+from homebox.tui.answer.view import AnswerView
+from homebox.tui.chat.message import MessageView
+
+
+class Column(VerticalScroll, can_focus=False):
+    DEFAULT_CSS = """
+    Column { layout: stream; height: 1fr; scrollbar-size-vertical: 1; }
+    Column > #older { color: $text-muted; padding: 0 2; display: none; }
+    Column > #welcome { color: $text-muted; padding: 1 2; }
+    """
+
+    class OlderWanted(Message):
+        """The top was reached, and there is more."""
+
+    class Behind(Message):
+        """So many lines have come below what is shown; 0: the newest line is shown."""
+
+        def __init__(self, lines: int) -> None:
+            super().__init__()
+            self.lines = lines
+
+    def __init__(self, *, me: str, welcome: str) -> None:
+        super().__init__()
+        self._me = me
+        self._older = Static(id="older", markup=False)
+        self._welcome = Static(welcome, id="welcome", markup=False)
+        self._views: dict[str, MessageView] = {}
+        self._now: Conversation | None = None
+        self._asked_at: str | None = None  # the message before which older ones were asked for
+
+    def on_mount(self) -> None:
+        self.mount(self._older, self._welcome)
+        self.anchor()
+
+    # ---- what is shown
+
+    async def show(self, now: Conversation) -> None:
+        """Make the column show this conversation."""
+        if self._now is not None and now.items is self._now.items:
+            return
+        if self._now is not None and now.chat != self._now.chat and now.known != self._now.known:
+            self._asked_at = None
+        self._now = now
+        self._rename(now)
+        wanted = {item.message.id: item for item in now.items}
+        gone = [view for name, view in self._views.items() if name not in wanted]
+        self._views = {name: view for name, view in self._views.items() if name in wanted}
+        if gone:
+            await self.remove_children(gone)
+        await self._mount_missing(now.items)
+        for name, item in wanted.items():
+            self._views[name].show(item)
+        self._older.update(f"[+] {now.earlier} earlier messages: scroll up or click to read them")
+        self._older.display = bool(now.earlier)
+        self._welcome.display = not now.items
+
+    def view(self, message: str) -> MessageView | None:
+        return self._views.get(message)
+
+    @property
+    def views(self) -> list[MessageView]:
+        return [self._views[item.message.id] for item in self._now.items] if self._now else []
+
+    def _rename(self, now: Conversation) -> None:
+        """What was said from here has got its ids: the same widgets go on under the new names."""
+        names = [item.message.id for item in now.items]
+        for provisional in (SAID, ANSWERING):
+            if provisional not in self._views or provisional in names:
+                continue
+            place = list(self._views).index(provisional)
+            if place < len(names) and names[place] not in self._views:
+                views = list(self._views.items())
+                views[place] = (names[place], views[place][1])
+                self._views = dict(views)
+
+    async def _mount_missing(self, items: tuple[Item, ...]) -> None:
+        """New ones at their places; those at the top without moving what is read."""
+        bottom, at_top = self.max_scroll_y, False
+        after: MessageView | Static = self._welcome
+        batch: list[MessageView] = []
+        views: dict[str, MessageView] = {}
+        for item in items:
+            name = item.message.id
+            view = self._views.get(name)
+            if view is None:
+                view = MessageView(item, me=self._me)
+                batch.append(view)
+            elif batch:
+                at_top = at_top or after is self._welcome
+                await self.mount_all(batch, after=after)
+                batch = []
+            if not batch:
+                after = view
+            views[name] = view
+        if batch:
+            await self.mount_all(batch, after=after)
+        self._views = views
+        if at_top and bottom:
+            self.call_after_refresh(self._keep_place, bottom)
+
+    def _keep_place(self, bottom: float) -> None:
+        self.scroll_to(y=self.scroll_y + self.max_scroll_y - bottom, animate=False, immediate=True)
+
+    # ---- where the reader is
+
+    @property
+    def at_bottom(self) -> bool:
+        return self.scroll_y >= self.max_scroll_y
+
+    def to_bottom(self) -> None:
+        self.anchor()
+        self._held(False)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if not self.is_attached:
+            return
+        self._held(not self.at_bottom)
+        if new_value <= 0 < self.max_scroll_y:
+            self._want_older()
+
+    def on_click(self) -> None:
+        if self._older.display and self.scroll_y <= 0:
+            self._want_older()
+
+    def _want_older(self) -> None:
+        now = self._now
+        if now and now.earlier and now.items and self._asked_at != now.items[0].message.id:
+            self._asked_at = now.items[0].message.id
+            self.post_message(self.OlderWanted())
+
+    def _held(self, held: bool) -> None:
+        for view in self._views.values():
+            if view.body.hold != held and (view.item.growing or not held):
+                view.body.hold = held
+        if not held:
+            self.post_message(self.Behind(0))
+
+    def on_answer_view_flushed(self, event: AnswerView.Flushed) -> None:
+        if not self.at_bottom:
+            behind = sum(view.body.held_lines for view in self._views.values())
+            self.post_message(self.Behind(behind))

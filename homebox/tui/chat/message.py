@@ -1,0 +1,170 @@
+"""How does one message of a conversation look, and what can be done with it?
+
+Its header (who, when, which branch, how it ended), a reasoning model's thoughts, and the text. It can have the focus:
+then single letters act on it, and it says so by a bar at its side. What they do is the screen's; this asks for it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from homebox.client.chats import in_words
+from homebox.client.conversation import Item
+from homebox.client.sanitise import Growing, clean
+from homebox.tui.answer.thoughts import ThoughtsView
+from homebox.tui.answer.view import AnswerView
+from homebox.tui.keys import bindings
+
+
+class MessageView(Vertical, can_focus=True):
+    """One message. `show` again whenever there is something new."""
+
+    BINDINGS = bindings("message")
+    DEFAULT_CSS = """
+    MessageView { height: auto; padding: 0 1 0 1; margin: 0 0 1 0; border-left: blank; }
+    MessageView:focus { border-left: thick $accent; }
+    MessageView > .header { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    MessageView > AnswerView { padding: 0 1; height: auto; }
+    """
+
+    @dataclass
+    class Wanted(Message):
+        """`what` is the name of a wish: copy, edit, regenerate ..."""
+
+        view: MessageView
+        what: str
+        by: int = 0
+
+    def __init__(self, item: Item, *, me: str) -> None:
+        super().__init__()
+        self._me = me
+        self._text, self._thoughts_text = Growing(), Growing()
+        self._finished = False
+        self._code_at = -1
+        self.item = item
+        self._header = Static(classes="header", markup=False)
+        self._thoughts: ThoughtsView | None = None
+        self.body = AnswerView("", plain=item.message.role == "user")
+
+    def compose(self) -> ComposeResult:
+        yield self._header
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.show(self.item, first=True)
+
+    def show(self, item: Item, *, first: bool = False) -> None:
+        """Draw what is new of it."""
+        if item is self.item and not first:
+            return
+        before, self.item = self.item, item
+        if first or before.message != item.message or before.growing != item.growing:
+            self._header.update(self._head())
+        if item.think:
+            self._show_thoughts(item)
+        # What an answer says first often begins with a newline; a gap would open below the header.
+        self.body.grow(self._text.clean(item.text).lstrip("\n"))
+        if item.growing:
+            self._finished = False
+        elif not self._finished:
+            self._finished = True
+            self.body.finish()
+
+    @property
+    def text(self) -> str:
+        """The whole message, sanitised."""
+        return self._text.clean(self.item.text)
+
+    @property
+    def removed(self) -> int:
+        """Control characters that were left out of it."""
+        return self._text.removed
+
+    def next_code(self) -> str | None:
+        """The exact text of its first code block, then of the next; None where it has none."""
+        blocks = self.body.code_blocks()
+        if not blocks:
+            return None
+        self._code_at = (self._code_at + 1) % len(blocks)
+        return blocks[self._code_at]
+
+    def fold(self) -> None:
+        if self._thoughts:
+            self._thoughts.folded = not self._thoughts.folded
+
+    def _show_thoughts(self, item: Item) -> None:
+        if self._thoughts is None:
+            self._thoughts = ThoughtsView()
+            self.mount(self._thoughts, before=self.body)
+        self._thoughts.grow(self._thoughts_text.clean(item.think))
+        if item.text or not item.growing:
+            self._thoughts.finish(None, None)
+
+    def _head(self) -> Content:
+        message = self.item.message
+        name = "you" if message.role == "user" else clean(message.model or "homebox")
+        parts = [Content.styled(name, "bold"), Content(f" {_clock(message.created)}")]
+        if len(message.siblings) > 1 and message.id in message.siblings:
+            parts.append(Content(f"  [{message.siblings.index(message.id) + 1}/{len(message.siblings)}]"))
+        if not self.item.growing and message.state not in ("done", "growing"):
+            parts.append(Content(f"  {clean(message.detail) or in_words(message.state)}"))
+        return Content.assemble(*parts)
+
+    # ---- keys: each asks the screen
+
+    def action_step(self, by: int) -> None:
+        self.post_message(self.Wanted(self, "step", by))
+
+    def action_first(self) -> None:
+        self.post_message(self.Wanted(self, "first"))
+
+    def action_last(self) -> None:
+        self.post_message(self.Wanted(self, "last"))
+
+    def action_copy(self) -> None:
+        self.post_message(self.Wanted(self, "copy"))
+
+    def action_copy_code(self) -> None:
+        self.post_message(self.Wanted(self, "copy_code"))
+
+    def action_edit(self) -> None:
+        self.post_message(self.Wanted(self, "edit"))
+
+    def action_regenerate(self) -> None:
+        self.post_message(self.Wanted(self, "regenerate"))
+
+    def action_continue(self) -> None:
+        self.post_message(self.Wanted(self, "continue"))
+
+    def action_branch(self, by: int) -> None:
+        self.post_message(self.Wanted(self, "branch", by))
+
+    def action_fold(self) -> None:
+        self.fold()
+
+    def action_delete(self) -> None:
+        self.post_message(self.Wanted(self, "delete"))
+
+    def action_undo(self) -> None:
+        self.post_message(self.Wanted(self, "undo"))
+
+    def action_export(self) -> None:
+        self.post_message(self.Wanted(self, "export"))
+
+    def action_branch_off(self) -> None:
+        self.post_message(self.Wanted(self, "branch_off"))
+
+
+def _clock(at: float) -> str:
+    """The time of today, or the day."""
+    if not at:
+        return ""
+    then, now = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)
