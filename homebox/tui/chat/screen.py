@@ -37,6 +37,7 @@ from homebox.wire.requests import Options
 
 WELCOME = "Ask something. What you say stays yours: others see that you use the box, and never your words."
 TICK_S = 0.25
+NOTE_S = 5.0
 PATIENCE_S = 1.5  # nothing came: the daemon is asked why
 
 
@@ -74,6 +75,7 @@ class ChatScreen(Screen[None]):
         self._boxes: courier.Newest[Any] | None = None
         self._tick_timer: Timer | None = None
         self._draft = ""  # as the daemon has it
+        self._note, self._note_until = "", 0.0
 
     def compose(self) -> ComposeResult:
         yield TitleLine()
@@ -148,6 +150,7 @@ class ChatScreen(Screen[None]):
                 stopped=last in self.talk.stopped,
                 me=self.me,
                 health=self.health,
+                note=self._note if at < self._note_until else "",
                 at=at,
             )
         )
@@ -160,6 +163,12 @@ class ChatScreen(Screen[None]):
                 self._why_so_long()
         else:
             self.health = None
+
+    def say(self, words: str, seconds: float = NOTE_S) -> None:
+        """What came of a wish, in the status line for a moment."""
+        self._note, self._note_until = words, time.time() + seconds
+        self._draw_lines()
+        self.set_timer(seconds + 0.05, self._draw_lines)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw_lines)

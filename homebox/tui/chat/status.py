@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
+from textual.content import Content
 from textual.widget import Widget
 
 from homebox.client.conversation import Conversation
@@ -38,12 +39,15 @@ def line(
     stopped: bool = False,
     me: str = "",
     health: dict[str, Any] | None = None,
+    note: str = "",
     at: float = 0.0,
 ) -> Line:
     """`stopped`: the last answer was stopped from here. `health`: what the daemon said of itself when nothing came for
-    a while. `at`: unix seconds."""
+    a while. `note`: what came of the last wish, for a moment. `at`: unix seconds."""
     if now.error is not None:
         return Line("[!]", clean(now.error.message), clean(now.error.hint or ""), "error")
+    if note:
+        return Line("[i]", clean(note))
     if away is not None:
         return Line(
             "[!]",
@@ -169,7 +173,5 @@ class StatusLine(Widget):
             self.set_classes(f"-{shown.kind}")
             self.refresh()
 
-    def render(self) -> str:
-        from textual.content import Content
-
-        return Content(fitted(self._shown, self.size.width))  # type: ignore[return-value]
+    def render(self) -> Content:
+        return Content(fitted(self._shown, self.size.width))

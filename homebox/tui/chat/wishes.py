@@ -59,7 +59,7 @@ class Wishes:
         elif self._editing is not None:
             self._editing = None
             screen.prompt.clear()
-            screen.notify("the question stays as it was")
+            screen.say("the question stays as it was")
         else:
             await talk.stop()
 
@@ -76,7 +76,7 @@ class Wishes:
             await screen.action_leave()
         else:
             self._interrupted_at = time.monotonic()
-            screen.notify("press Ctrl-C again to leave", timeout=QUIT_WITHIN_S)
+            screen.say("press Ctrl-C again to leave; an answer that is being written goes on", QUIT_WITHIN_S)
 
     async def stop(self, rest: str = "") -> None:
         await self._screen.talk.stop()
@@ -94,7 +94,7 @@ class Wishes:
         last = self._screen.talk.now.last_answer
         if last is None or last.answer is None:
             raise InvalidRequest("nothing has been answered here yet")
-        self._screen.notify(stats_line(last.answer))
+        self._screen.say(stats_line(last.answer))
 
     async def thinking(self, rest: str = "") -> None:
         for view in self._screen.column.views:
@@ -112,7 +112,7 @@ class Wishes:
 
     async def system(self, rest: str) -> None:
         await self._screen.talk.instruct(rest or None)
-        self._screen.notify("the next answer follows this instruction" if rest else "no instruction any more")
+        self._screen.say("the next answer follows this instruction" if rest else "no instruction any more")
 
     async def leave(self, rest: str = "") -> None:
         await self._screen.action_leave()
@@ -153,7 +153,7 @@ class Wishes:
         self._editing = question.message.parent or "root"
         self._screen.prompt.draft = question.text
         self._screen.prompt.focus()
-        self._screen.notify("Enter sends it as a branch of its own, Esc leaves it as it was")
+        self._screen.say("Enter sends it as a branch of its own, Esc leaves it as it was")
 
     async def _copy(self, text: str) -> None:
         self._screen.app.copy_to_clipboard(text)
