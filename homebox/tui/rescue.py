@@ -18,10 +18,11 @@ RESET = (
     r"\033[?1049l\033[?25h\033[?1000l\033[?1002l\033[?1003l\033[?1006l\033[?1015l\033[?1004l\033[?2004l\033[?2048l"
     r"\033[<u\033[0m"
 )
-# It must outlive every signal that reaches the terminal's processes; a stopped reader of a broken pipe would not help.
+# It outlives every signal that reaches the terminal's processes. The terminal is opened by its name: /dev/tty is none any
+# more when the leader of its session has gone.
 _WATCH = (
     "trap '' INT QUIT TERM HUP TSTP TTOU TTIN; read -r word; "
-    '[ "$word" = well ] || { stty "$0" </dev/tty; printf "$1" >/dev/tty; } 2>/dev/null'
+    '[ "$word" = well ] || { stty "$0" <"$1"; printf "$2" >"$1"; } 2>/dev/null'
 )
 
 
@@ -33,7 +34,7 @@ def rescued() -> Iterator[None]:
         yield
         return
     watcher = subprocess.Popen(
-        ["/bin/sh", "-c", _WATCH, saved, RESET],
+        ["/bin/sh", "-c", _WATCH, saved, os.ttyname(0), RESET],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

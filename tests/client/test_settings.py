@@ -82,6 +82,10 @@ def test_a_key_that_others_may_read_is_refused_with_the_fix(file: Path, mode: in
         ("url = 5", "url must be text in quotes"),
         ('url = ""', "url must be text in quotes"),
         ("url = ", "Invalid value"),
+        ("ui = 3", "write [ui] on a line of its own"),
+        ("[ui]\nthem = 'dark'", "unknown key 'them' in [ui]"),
+        ("[ui]\nmouse = 'no'", "mouse in [ui] must be true or false"),
+        ("[keys]\nstop = 3", "stop in [keys] must be text in quotes"),
         ("\udcff", "codec"),
     ],
 )
@@ -108,3 +112,14 @@ def test_a_key_in_the_address_is_shown_nowhere(file: Path) -> None:
     with pytest.raises(UsageError) as refused:
         connection.Daemon(url=f"box/k/hb_k3J9xQ2a_{secret}")
     assert secret not in str(refused.value)
+
+
+def test_how_the_screens_look_is_in_tables_of_their_own(file: Path) -> None:
+    write(file, 'url = "http://box"\n[ui]\ntheme = "light"\nmouse = false\n[keys]\nstop = "f9"\n')
+    found = settings.screens()
+    assert (found.theme, found.mouse, found.ascii, found.keys) == ("light", False, None, {"stop": "f9"})
+    assert settings.load({}).url == "http://box"
+
+
+def test_without_a_file_the_screens_are_as_they_are(file: Path) -> None:
+    assert settings.screens() == settings.Screens()
