@@ -29,12 +29,19 @@ def path(chat: str, what: str = "") -> str:
     return f"/homebox/chats/{quote(chat, safe='')}" + (f"/{what}" if what else "")
 
 
+def page_of(
+    daemon: Daemon, *, before: str | None = None, deleted: bool = False, limit: int = PAGE
+) -> ChatList:
+    """The newest chats, or those after what the page before said in `next`."""
+    query = {"limit": limit, "deleted": int(deleted)} | ({"before": before} if before else {})
+    return msgspec.convert(daemon.json("GET", f"/homebox/chats?{urlencode(query)}"), ChatList)
+
+
 def rows(daemon: Daemon, *, deleted: bool = False, page: int = PAGE) -> Iterator[ChatRow]:
     """All chats, newest first, read a page at a time."""
     before: str | None = None
     while True:
-        query = {"limit": page, "deleted": int(deleted)} | ({"before": before} if before else {})
-        found = msgspec.convert(daemon.json("GET", f"/homebox/chats?{urlencode(query)}"), ChatList)
+        found = page_of(daemon, before=before, deleted=deleted, limit=page)
         yield from found.chats
         if found.next is None:
             return

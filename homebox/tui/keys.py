@@ -12,10 +12,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from textual.binding import Binding, BindingType
+from textual.keys import key_to_character
 
 from homebox.errors import UsageError
 
-Where = Literal["screen", "prompt", "message", "chats", "monitor"]
+Where = Literal["screen", "prompt", "message", "chats", "dialog", "monitor"]
+_WORDS = {
+    "escape": "Esc",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,12 @@ TABLE: Mapping[Where, tuple[Key, ...]] = {
         Key("chats-export", "x", "export", "write it to a file"),
         Key("chats-search", "slash", "search", "find by words"),
     ),
+    "dialog": (
+        Key("dialog-close", "escape", "close", "close what stands over the screen"),
+        Key("dialog-yes", "y", "yes", "yes"),
+        Key("dialog-no", "n", "no", "no"),
+        Key("dialog-keep", "f8,ctrl+enter", "keep", "keep what was written"),
+    ),
     "monitor": (),
 }
 
@@ -105,6 +117,16 @@ def bindings(where: Where) -> list[BindingType]:
         )
         for key in TABLE[where]
     ]
+
+
+def in_words(keys: str) -> str:
+    """How the first of these keys is said to a person: `Ctrl-P`, `F2`, `?`."""
+    *held, key = next(iter(_split(keys)), "").split("+")
+    character = key_to_character(key) or ""
+    word = _WORDS.get(key) or (character if character.strip() else key.capitalize())
+    return "-".join(
+        [*(each.capitalize() for each in held), word.upper() if held and len(word) == 1 else word]
+    )
 
 
 def checked(wanted: Mapping[str, str]) -> dict[str, str]:

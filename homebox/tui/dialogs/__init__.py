@@ -1,0 +1,1 @@
+"""Boxes over the screen that ask one thing and give one answer."""

@@ -1,0 +1,1 @@
+"""Lists to choose from: conversations, what a search found, models."""
