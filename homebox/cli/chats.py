@@ -144,7 +144,7 @@ def remove(ids: Annotated[list[str], typer.Argument(metavar="ID")]) -> int:
     """
     daemon = connection.from_environment()
     for row in [chats.find(daemon, each) for each in ids]:
-        daemon.json("DELETE", chats.path(row.id))
+        chats.delete(daemon, row.id)
         _out(f"{row.id} deleted; homebox chats undelete {row.id} brings it back for seven days")
     return 0
 
@@ -160,7 +160,7 @@ def undelete(chat: Id) -> int:
     """
     daemon = connection.from_environment()
     row = chats.find(daemon, chat, deleted=True)
-    daemon.json("POST", chats.path(row.id, "undelete"), {})
+    chats.undelete(daemon, row.id)
     _out(f"{row.id} is back")
     return 0
 
@@ -187,8 +187,7 @@ def export(
     terminal.prepare_stdout()
     daemon = connection.from_environment()
     name = chats.find(daemon, chat).id
-    with daemon.open("GET", chats.path(name, f"export?format={form}")) as reply:
-        text = reply.read().decode()
+    text = chats.export_text(daemon, name, form)
     if output is None:
         _out(text.rstrip("\n") if form == "md" else safe_json(text))
         return 0

@@ -6,14 +6,14 @@ The `/homebox/chats` routes as functions. It draws nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from homebox.client.connection import Daemon
 from homebox.errors import NotFound, UsageError
-from homebox.wire.chats import ChatList, ChatRow, ChatView, Draft, Found, FoundList
+from homebox.wire.chats import ChatList, ChatMade, ChatRow, ChatView, Draft, Found, FoundList
 
 PAGE = 200
 _IN_WORDS = {"growing": "being written", "length": "cut at its limit", "error": "failed"}
@@ -71,13 +71,11 @@ def last(daemon: Daemon) -> str:
 def show(
     daemon: Daemon, chat: str, *, whole: bool = False, last: int | None = None, before: str | None = None
 ) -> ChatView:
-    """The messages of the current path, or with `whole` every one; only the `last` so many of it, or of what comes
-    `before` a message. Raises NotFound."""
-    query: dict[str, Any] = {"all": 1} if whole else {}
-    query |= {name: value for name, value in (("last", last), ("before", before)) if value is not None}
-    return msgspec.convert(
-        daemon.json("GET", path(chat) + (f"?{urlencode(query)}" if query else "")), ChatView
-    )
+    """The current path, or every message. `last`: no more than so many, from the end of the path, or from the place
+    where it reaches the message `before`. Raises NotFound."""
+    query = {"all": "1" if whole else None, "last": last, "before": before}
+    asked = urlencode({name: value for name, value in query.items() if value is not None})
+    return msgspec.convert(daemon.json("GET", path(chat) + (f"?{asked}" if asked else "")), ChatView)
 
 
 def search(daemon: Daemon, query: str) -> list[Found]:
@@ -87,20 +85,79 @@ def search(daemon: Daemon, query: str) -> list[Found]:
     ).found
 
 
+# ---- changing them
+
+
 def change(daemon: Daemon, chat: str, **fields: Any) -> None:
     """Another title or head. Raises NotFound, InvalidRequest."""
     daemon.json("PATCH", path(chat), fields)
 
 
+def set_system(daemon: Daemon, chat: str, system: str | None) -> None:
+    """How the model should behave from the next answer on. Raises NotFound, NotAllowed for a kid,
+    ContextLengthExceeded."""
+    change(daemon, chat, system=system)
+
+
+def set_model(daemon: Daemon, chat: str, model: str) -> None:
+    """Who answers from the next answer on. Raises NotFound, ModelNotFound, NotAllowed."""
+    change(daemon, chat, model=model)
+
+
+def branch(daemon: Daemon, chat: str, message: str) -> str:
+    """A new chat that holds the path up to `message`; returns its id. Raises NotFound, InvalidRequest."""
+    return msgspec.convert(daemon.json("POST", path(chat, "branch"), {"message": message}), ChatMade).chat
+
+
+def delete(daemon: Daemon, chat: str) -> None:
+    """For seven days `undelete` brings it back. Raises NotFound."""
+    daemon.json("DELETE", path(chat))
+
+
+def undelete(daemon: Daemon, chat: str) -> ChatRow:
+    """Raises NotFound."""
+    return msgspec.convert(daemon.json("POST", path(chat, "undelete"), {}), ChatRow)
+
+
+def delete_message(daemon: Daemon, chat: str, message: str) -> ChatRow:
+    """With all that was said after it; for seven days `undelete_message` brings it back. The current path may be
+    another one then. Raises NotFound."""
+    return msgspec.convert(daemon.json("DELETE", path(chat, _message(message))), ChatRow)
+
+
+def undelete_message(daemon: Daemon, chat: str, message: str) -> ChatRow:
+    """What was deleted with it, and the path that was current. Raises NotFound, and InvalidRequest while what it
+    answers is deleted."""
+    return msgspec.convert(daemon.json("POST", path(chat, f"{_message(message)}/undelete"), {}), ChatRow)
+
+
+def _message(message: str) -> str:
+    return f"messages/{quote(message, safe='')}"
+
+
+# ---- beside them
+
+
+def export_text(daemon: Daemon, chat: str, form: Literal["md", "json"]) -> str:
+    """Markdown of the current path, or JSON of every branch. Raises NotFound."""
+    with daemon.open("GET", path(chat, f"export?format={form}")) as reply:
+        return reply.read().decode()
+
+
 def draft(daemon: Daemon, chat: str | None) -> str:
-    """What was typed and not sent, in a chat or, with None, in one that does not exist yet."""
+    """What was typed and not sent, in a chat or in none yet; nothing where there is none. Raises NotFound."""
     return msgspec.convert(daemon.json("GET", _draft(chat)), Draft).text
 
 
 def put_draft(daemon: Daemon, chat: str | None, text: str) -> None:
-    """Keep it, or with an empty text let go of it."""
-    daemon.json("PUT", _draft(chat), {"text": text})
+    """Keep it, or let go of it when it is empty. Raises NotFound, and InvalidRequest for one that is too long."""
+    daemon.json("PUT", _draft(chat), Draft(text=text))
 
 
 def _draft(chat: str | None) -> str:
     return "/homebox/draft" if chat is None else path(chat, "draft")
+
+
+def models(daemon: Daemon) -> list[str]:
+    """Those that this person may have answers of."""
+    return [str(each["id"]) for each in daemon.json("GET", "/v1/models")["data"]]

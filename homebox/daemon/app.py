@@ -54,6 +54,8 @@ ROUTES = (
     ("PATCH", "/homebox/chats/{chat}", chat_routes.patch),
     ("DELETE", "/homebox/chats/{chat}", chat_routes.delete),
     ("POST", "/homebox/chats/{chat}/undelete", chat_routes.undelete),
+    ("DELETE", "/homebox/chats/{chat}/messages/{message}", chat_routes.delete_message),
+    ("POST", "/homebox/chats/{chat}/messages/{message}/undelete", chat_routes.undelete_message),
     ("POST", "/homebox/chats/{chat}/turns", chat_routes.say),
     ("POST", "/homebox/chats/{chat}/regenerate", chat_routes.regenerate),
     ("POST", "/homebox/chats/{chat}/branch", chat_routes.branch),

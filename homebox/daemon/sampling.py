@@ -135,7 +135,7 @@ def room(prompt_tokens: int, context: int) -> int:
         + (", which leaves no room for an answer." if prompt_tokens == context else "."),
         hint="Shorten the prompt, or start a new chat.",
         param="messages",
-        numbers={"context_tokens": context, "prompt_tokens": prompt_tokens},
+        numbers={"ctx_used": prompt_tokens, "ctx_max": context},
     )
 
 

@@ -117,8 +117,16 @@ class Choice:
         self.turn.paused(self, pause)
 
     def ended(self, reason: FinishReason, detail: str, error: HomeboxError | None) -> None:
+        if reason == "length" and not detail and self._context_is_full():
+            detail = f"the context of {len(self.prompt) + self.tokens:,} tokens is full"
         self.close(reason, detail, error)
         self.turn.stream_ended()
+
+    def _context_is_full(self) -> bool:
+        """Whether it ended for want of room, not at the length that was asked for. An engine that was not there yet when
+        the turn began may have less room than the turn was told of."""
+        allowed = self.stream.submit.sampling.max_tokens if self.stream else 0
+        return self.tokens < allowed or len(self.prompt) + self.tokens >= self.turn.context
 
 
 class Turn:

@@ -59,9 +59,10 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat and the messages of its current path, or all of them. `turns`: of answers that are being written,
-    message id to turn id. `earlier`: messages of the path before these. `ctx_used` of `ctx_max` tokens: what the path
-    takes of the model's context, as far as is known."""
+    """A chat and the messages of its current path, the last of them, or all there are. `turns`: of answers that are
+    being written, message id to turn id. `earlier`: how many messages come before those shown; the id of the first one
+    shown goes into `before=` for them. `ctx_used`: tokens of the current path up to its last answer, None where that
+    is not known; `ctx_max`: how many it can have."""
 
     id: str
     title: str
@@ -100,10 +101,13 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ChatPatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`head`: a message; the current path becomes the one through it, down to its newest leaf."""
+    """`head`: a message; the current path becomes the one through it, down to its newest leaf. `system` (null: none)
+    and `model` hold from the next answer on."""
 
     title: str | None = None
     head: str | None = None
+    system: str | msgspec.UnsetType | None = msgspec.UNSET
+    model: str | None = None
 
 
 class RegenerateRequest(

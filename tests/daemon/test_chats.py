@@ -253,7 +253,7 @@ def test_what_was_deleted_comes_back_within_a_week_and_is_gone_after_it(
     assert box.http.post("/homebox/chats/c/undelete", json={}).json()["id"] == "c"
     assert talk(box, "c")[1] == ("assistant", "hello")
     box.http.delete("/homebox/chats/c")
-    monkeypatch.setattr("homebox.daemon.chats.shelf.KEPT_DELETED_S", 0.0)
+    monkeypatch.setattr("homebox.daemon.chats.deleting.KEPT_S", 0.0)
     assert box.http.post("/homebox/chats/c/undelete", json={}).status_code == 404
     monkeypatch.setattr("homebox.daemon.chats.store.PURGE_EVERY_S", 0.0)
     box.house.chats._purge_due.clear()

@@ -108,6 +108,10 @@ def test_neither_of_two_accounts_reads_the_other_by_any_way(daemon: Process) -> 
             ("PATCH", "/homebox/chats/mine", {"title": "x"}),
             ("DELETE", "/homebox/chats/mine", None),
             ("POST", "/homebox/chats/mine/undelete", {}),
+            ("PATCH", "/homebox/chats/mine", {"system": "x", "model": "tiny"}),
+            ("GET", f"/homebox/chats/mine?last=1&before={answer}", None),
+            ("DELETE", f"/homebox/chats/mine/messages/{answer}", None),
+            ("POST", f"/homebox/chats/mine/messages/{answer}/undelete", {}),
             ("POST", "/homebox/chats/mine/regenerate", {"key": "k"}),
             ("POST", "/homebox/chats/mine/branch", {"message": answer}),
             ("GET", f"/homebox/turns/{turn}/events", None),
@@ -119,6 +123,9 @@ def test_neither_of_two_accounts_reads_the_other_by_any_way(daemon: Process) -> 
         tries = [
             ("POST", "/homebox/chats/own/branch", {"message": answer}),
             ("PATCH", "/homebox/chats/own", {"head": question}),
+            ("GET", f"/homebox/chats/own?before={question}", None),
+            ("DELETE", f"/homebox/chats/own/messages/{question}", None),
+            ("POST", f"/homebox/chats/own/messages/{question}/undelete", {}),
             ("POST", "/homebox/chats/own/regenerate", {"key": "r", "message": answer}),
             ("POST", "/homebox/chats/own/turns", {"key": "s", "text": "x", "parent": answer}),
         ]
@@ -173,10 +180,10 @@ CHAT_ROUTES = [
 
 
 def test_an_administrator_who_speaks_for_somebody_sees_none_of_their_chats(box: Box) -> None:
-    assert len(CHAT_ROUTES) >= 16
+    assert len(CHAT_ROUTES) >= 18
     with box.client(**{"X-Homebox-As": "anna"}) as http:
         for method, path in CHAT_ROUTES:
-            response = http.request(method, path.format(chat="c", turn="t-1"), json={})
+            response = http.request(method, path.format(chat="c", turn="t-1", message="m-1"), json={})
             assert response.status_code == 403, (method, path, response.text)
             assert "not look at their chats" in response.json()["error"]["message"]
 

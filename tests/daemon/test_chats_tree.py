@@ -23,10 +23,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from homebox.daemon.chats import growing, schema, shelf, transfer, tree
+from homebox.daemon.chats import deleting, growing, looking, schema, shelf, transfer, tree
 from homebox.daemon.chats.growing import Ending, Piece
 from homebox.daemon.chats.tokens import Ids, computed
-from homebox.errors import HomeboxError, NotFound
+from homebox.errors import HomeboxError, InvalidRequest, NotFound
 from homebox.wire import events
 from homebox.wire.chats import ROOT
 
@@ -37,7 +37,8 @@ WORDS = st.sampled_from(["soup", "the cat", "été", "a%b", "日本", "'quoted\"
 
 @dataclass
 class Chat:
-    """What a chat should hold: each message's parent and text, in the order in which they came."""
+    """What a chat should hold: each message's parent and text, in the order in which they came. `gone` are the messages
+    out of sight, each with the one with which it went; `heads` is where the chat was before each of those went."""
 
     parents: dict[str, str | None] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
@@ -45,6 +46,8 @@ class Chat:
     questions: set[str] = field(default_factory=set)
     head: str | None = None
     deleted: bool = False
+    gone: dict[str, str] = field(default_factory=dict)
+    heads: dict[str, str | None] = field(default_factory=dict)
 
     def path(self) -> list[str]:
         out, at = [], self.head
@@ -54,9 +57,13 @@ class Chat:
         return out[::-1]
 
     def leaf_below(self, name: str) -> str:
-        while children := [child for child, parent in self.parents.items() if parent == name]:
+        while children := self.children(name):
             name = children[-1]
         return name
+
+    def children(self, name: str | None) -> list[str]:
+        """Those in sight, oldest first."""
+        return [child for child, parent in self.parents.items() if parent == name and child not in self.gone]
 
 
 class Tree(RuleBasedStateMachine):
@@ -113,7 +120,7 @@ class Tree(RuleBasedStateMachine):
         chat, name = message
         expected = self.model[chat]
         parent = data.draw(st.sampled_from([None, ROOT, name]))
-        if expected.deleted:
+        if expected.deleted or (parent == name and name in expected.gone):
             with pytest.raises(NotFound):
                 tree.place_to_say(self.db, chat, "new", None, parent)
             return multiple()
@@ -133,6 +140,7 @@ class Tree(RuleBasedStateMachine):
             place = tree.place_to_answer(self.db, chat, "new", name)
         except HomeboxError:
             return multiple()
+        assert name not in expected.gone
         question = place.path[-1].id
         assert question == (name if name in expected.questions else expected.parents[name])
         return multiple((chat, self._submit(chat, question, None)[1]))
@@ -161,23 +169,27 @@ class Tree(RuleBasedStateMachine):
     def go_on(self, message: tuple[str, str]) -> None:
         chat, name = message
         expected = self.model[chat]
-        is_leaf = name not in expected.parents.values()
+        is_leaf = not expected.children(name) and name not in expected.gone
         if not expected.deleted and expected.states[name] == "stopped" and is_leaf:
             self._submit(chat, expected.parents[name], None, name)
 
     @rule(message=messages)
     def go_to(self, message: tuple[str, str]) -> None:
         chat, name = message
-        if not self.model[chat].deleted:
-            tree.go_to(self.db, chat, name)
-            self.model[chat].head = self.model[chat].leaf_below(name)
+        expected = self.model[chat]
+        if expected.deleted or name in expected.gone:
+            with pytest.raises(NotFound):
+                tree.go_to(self.db, chat, name)
+            return
+        tree.go_to(self.db, chat, name)
+        expected.head = expected.leaf_below(name)
 
     @rule(target=messages, message=messages)
     @precondition(lambda self: len(self.model) < 5)
     def branch(self, message: tuple[str, str]) -> Any:
         chat, name = message
         expected = self.model[chat]
-        if expected.deleted or expected.states[name] == "growing":
+        if expected.deleted or name in expected.gone or expected.states[name] == "growing":
             return multiple()
         self.db.execute("BEGIN")
         made = tree.branch(self.db, chat, name)
@@ -196,14 +208,48 @@ class Tree(RuleBasedStateMachine):
     @rule(message=messages)
     def delete(self, message: tuple[str, str]) -> None:
         chat = message[0]
-        shelf.delete(self.db, chat)
+        deleting.delete(self.db, chat)
         self.model[chat].deleted = True
 
     @rule(message=messages)
     def undo(self, message: tuple[str, str]) -> None:
         chat = message[0]
-        shelf.undelete(self.db, chat)
+        deleting.undelete(self.db, chat)
         self.model[chat].deleted = False
+
+    @rule(message=messages)
+    def delete_message(self, message: tuple[str, str]) -> None:
+        chat, name = message
+        expected = self.model[chat]
+        if expected.deleted:
+            return
+        growing_below = deleting.delete_message(self.db, chat, name)
+        if name in expected.gone:
+            assert growing_below == []
+            return
+        went = [each for each in expected.parents if name in Chat(expected.parents, head=each).path()]
+        went = [each for each in went if each not in expected.gone]
+        expected.gone |= dict.fromkeys(went, name)
+        assert set(growing_below) == {each for each in went if expected.states[each] == "growing"}
+        expected.heads[name] = expected.head if expected.head in went else None
+        if expected.head in went:
+            beside = expected.children(expected.parents[name])
+            expected.head = expected.leaf_below(beside[-1]) if beside else expected.parents[name]
+
+    @rule(message=messages)
+    def undelete_message(self, message: tuple[str, str]) -> None:
+        chat, name = message
+        expected = self.model[chat]
+        if expected.deleted or name not in expected.gone:
+            return
+        first = expected.gone[name]
+        if expected.parents[first] in expected.gone:
+            with pytest.raises(InvalidRequest):
+                deleting.undelete_message(self.db, chat, name)
+            return
+        deleting.undelete_message(self.db, chat, name)
+        expected.gone = {each: with_ for each, with_ in expected.gone.items() if with_ != first}
+        expected.head = expected.heads.pop(first) or expected.head
 
     @rule(message=messages)
     def export_and_import(self, message: tuple[str, str]) -> None:
@@ -212,9 +258,9 @@ class Tree(RuleBasedStateMachine):
             return
         self.db.execute("BEGIN")
         made = transfer.take(self.db, transfer.export(self.db, chat))
-        copied, own = tree.view(self.db, made, whole=True), tree.view(self.db, chat, whole=True)
+        copied, own = looking.view(self.db, made, whole=True), looking.view(self.db, chat, whole=True)
         assert [each.content for each in copied.messages] == [each.content for each in own.messages]
-        assert len(tree.view(self.db, made, whole=False).messages) == len(self.model[chat].path())
+        assert len(looking.view(self.db, made).messages) == len(self.model[chat].path())
         self.db.execute("ROLLBACK")
 
     @invariant()
@@ -222,19 +268,23 @@ class Tree(RuleBasedStateMachine):
         for name, expected in self.model.items():
             if expected.deleted:
                 with pytest.raises(NotFound):
-                    tree.view(self.db, name, whole=True)
+                    looking.view(self.db, name, whole=True)
                 continue
-            every = tree.view(self.db, name, whole=True)
-            assert {each.id: each.parent for each in every.messages} == expected.parents
-            settled = {n: t for n, t in expected.texts.items() if expected.states[n] != "growing"}
+            every = looking.view(self.db, name, whole=True)
+            seen = {n: p for n, p in expected.parents.items() if n not in expected.gone}
+            assert {each.id: each.parent for each in every.messages} == seen
+            settled = {
+                n: t for n, t in expected.texts.items() if n in seen and expected.states[n] != "growing"
+            }
             assert {each.id: each.content for each in every.messages if each.id in settled} == settled
-            assert {each.id: each.state for each in every.messages} == expected.states
-            assert [each.id for each in tree.view(self.db, name, whole=False).messages] == expected.path()
+            assert {each.id: each.state for each in every.messages} == {n: expected.states[n] for n in seen}
+            assert [each.id for each in looking.view(self.db, name).messages] == expected.path()
             for each in every.messages:
-                alike = [other for other, parent in expected.parents.items() if parent == each.parent]
-                assert each.siblings == alike
-        listed = {row.id for row in shelf.rows(self.db, limit=200).chats}
-        assert listed == {name for name, chat in self.model.items() if not chat.deleted}
+                assert each.siblings == expected.children(each.parent)
+        listed = {row.id: row.messages for row in shelf.rows(self.db, limit=200).chats}
+        assert listed == {
+            name: len(chat.parents) - len(chat.gone) for name, chat in self.model.items() if not chat.deleted
+        }
 
     def teardown(self) -> None:
         self.db.execute("INSERT INTO message_words (message_words, rank) VALUES ('integrity-check', 1)")
@@ -252,6 +302,7 @@ def test_people_who_do_everything_at_once_end_with_the_tree_that_they_were_told_
 ) -> None:
     """Over the real routes, many at a time: each accepted request is in the chat exactly once, in its place."""
     told: list[dict[str, Any]] = []
+    cut: list[tuple[str, str]] = []
 
     async def main() -> list[int]:
         transport = httpx.AsyncHTTPTransport(uds=box.socket)
@@ -263,7 +314,7 @@ def test_people_who_do_everything_at_once_end_with_the_tree_that_they_were_told_
                     chat = f"c{rng.randrange(3)}"
                     known = [each for each in told if each["chat"] == chat]
                     what = rng.choice(
-                        ["say", "say", "say", "edit", "regenerate", "delete", "undelete", "stop"]
+                        ["say", "say", "say", "edit", "regenerate", "delete", "undelete", "stop", "cut"]
                     )
                     body: dict[str, Any] = {"key": f"{number}-{step}"}
                     if what in ("say", "edit"):
@@ -283,6 +334,11 @@ def test_people_who_do_everything_at_once_end_with_the_tree_that_they_were_told_
                     elif what == "delete":
                         await http.delete(f"/homebox/chats/{chat}")
                         continue
+                    elif what == "cut":
+                        if known:
+                            cut.append((chat, rng.choice(known)["question"]))
+                            await http.delete("/homebox/chats/{}/messages/{}".format(*cut[-1]))
+                        continue
                     else:
                         paths, body = [f"/homebox/chats/{chat}/undelete"], {}
                     replies = await asyncio.gather(*(http.post(path, json=body) for path in paths))
@@ -301,11 +357,17 @@ def test_people_who_do_everything_at_once_end_with_the_tree_that_they_were_told_
 
             return [status for each in await asyncio.gather(*map(person, range(6))) for status in each]
 
+    def undelete(chat: str, message: str) -> int:
+        return box.http.post(f"/homebox/chats/{chat}/messages/{message}/undelete", json={}).status_code
+
     statuses = asyncio.run(main())
     assert set(statuses) <= {200, 400, 404, 429} and statuses.count(200) > 10, statuses
     until(lambda: not box.house.book.live)
     for chat in {each["chat"] for each in told}:
         box.http.post(f"/homebox/chats/{chat}/undelete", json={})
+        mine = {name for where, name in cut if where == chat}
+        while 400 in [undelete(chat, name) for name in mine]:  # what is above comes back first
+            pass
         view = box.http.get(f"/homebox/chats/{chat}?all=1").json()
         by_id = {each["id"]: each for each in view["messages"]}
         mine = [each for each in told if each["chat"] == chat]

@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from homebox.daemon.chats import history, shelf, tree
+from homebox.daemon.chats import deleting, history, tree
+from homebox.daemon.chats.looking import timing_of, usage_of
 from homebox.daemon.chats.saver import Saver
 from homebox.daemon.chats.store import Chats
 from homebox.daemon.chats.tokens import common, computed, unpack
@@ -98,24 +99,38 @@ class Exchange:
         return await self._once(person.name, row["chat"], body.key, find, begin)
 
     async def delete(self, person: Person, chat: str) -> None:
-        """What is being written for it is stopped and kept with it."""
+        """What is being written for it is stopped and kept with it. Raises NotFound."""
         async with self._door(person.name, chat):
-            growing = await self._chats.write(person.name, shelf.delete, chat)
+            growing = await self._chats.write(person.name, deleting.delete, chat)
+        self._stop(person.name, growing, "its chat was deleted")
+
+    async def delete_message(self, person: Person, chat: str, message: str) -> None:
+        """With all that was said after it; what is being written there is stopped and kept with it. Raises NotFound."""
+        async with self._door(person.name, chat):
+            growing = await self._chats.write(person.name, deleting.delete_message, chat, message)
+        self._stop(person.name, growing, "its message was deleted")
+
+    def _stop(self, person: str, growing: list[str], why: str) -> None:
         for message in growing:
-            if saver := self._savers.get((person.name, message)):
-                saver.turn.cancel("its chat was deleted")
+            if saver := self._savers.get((person, message)):
+                saver.turn.cancel(why)
 
     # ---- what is there
 
     def overlay(self, person: str, shown: ChatView) -> ChatView:
-        """The chat with what its growing answers have in memory, which may be newer than the disk."""
-        fresh = []
+        """The chat with what its growing answers have in memory, which may be newer than the disk, and with the room
+        that a conversation has today."""
+        fresh, used = [], shown.ctx_used
         for each in shown.messages:
             if saver := self._savers.get((person, each.id)):
                 answer = saver.turn.choices[0].answer
                 each = msgspec.structs.replace(each, content=answer.text, think=answer.think)
             fresh.append(each)
-        return msgspec.structs.replace(shown, messages=fresh)
+        if saver := self._savers.get((person, shown.head or "")):
+            used = saver.turn.tokens_in + saver.turn.tokens_out
+        return msgspec.structs.replace(
+            shown, messages=fresh, ctx_used=used, ctx_max=self._book.limits.context
+        )
 
     async def ended(self, person: str, turn: str, after: int) -> list[events.Event]:
         """A turn that is no longer told event by event: its answer as it is kept, numbered above `after`. Raises
@@ -127,8 +142,8 @@ class Exchange:
             events.Finished(
                 seq=after + 2,
                 reason=_REASONS[row["state"]],
-                usage=tree.usage_of(row) or events.Usage(read, written),
-                timing=tree.timing_of(row) or events.Timing(),
+                usage=usage_of(row) or events.Usage(read, written),
+                timing=timing_of(row) or events.Timing(),
                 detail="it goes on in another turn" if row["state"] == "growing" else row["detail"],
                 error={"code": "engine_failed", "message": row["detail"]}
                 if row["state"] == "error"

@@ -110,6 +110,17 @@ STEPS: tuple[str, ...] = (
         DELETE FROM drafts WHERE chat = old.id;
     END;
     """,
+    # 3: messages that were deleted and can be had back
+    """
+    ALTER TABLE messages ADD COLUMN gone TEXT;  -- the message with which it was deleted: itself, or one above it
+    CREATE INDEX messages_gone ON messages (chat, gone) WHERE gone IS NOT NULL;
+    CREATE TABLE deletions (
+        message TEXT PRIMARY KEY REFERENCES messages (id) ON DELETE CASCADE,
+        at REAL NOT NULL,
+        head TEXT  -- of the chat before it, where that was deleted, too
+    ) STRICT;
+    CREATE INDEX deletions_by_age ON deletions (at);
+    """,
 )
 VERSION = len(STEPS)
 

@@ -1,6 +1,6 @@
 """Which chats does a person have, which of them hold these words, and what was typed and not sent?
 
-Lists, search, names, deleting with a week to think again, drafts. Functions of one connection inside the caller's
+Lists, search, names, instructions, drafts. Functions of one connection inside the caller's
 transaction.
 """
 
@@ -10,18 +10,19 @@ import re
 import sqlite3
 import time
 
+from homebox.daemon.chats.deleting import KEPT_S
 from homebox.daemon.chats.tree import find
-from homebox.errors import InvalidRequest, NotFound
+from homebox.errors import InvalidRequest
 from homebox.wire.chats import ChatList, ChatRow, Counts, Draft, Found
 
-KEPT_DELETED_S = 7 * 86400.0
 MAX_ROWS = 200
 MAX_FOUND = 50
 MAX_TITLE_CHARACTERS = 200
 MAX_DRAFT_BYTES = 256 * 1024
 MAX_WORDS = 32
 _ROW = """
-    SELECT chats.*, (SELECT count(*) FROM messages WHERE chat = chats.id) AS messages,
+    SELECT chats.*, (SELECT count(*) FROM messages WHERE chat = chats.id)
+                    - (SELECT count(*) FROM messages WHERE chat = chats.id AND gone IS NOT NULL) AS messages,
            (SELECT state FROM messages WHERE messages.id = chats.head AND role = 'assistant') AS state
     FROM chats
 """
@@ -40,7 +41,7 @@ def rows(
     found = db.execute(
         f"""{_ROW} WHERE {"deleted > ?" if deleted else "deleted IS NULL AND ? IS NOT NULL"}
             AND (updated, chats.id) < (?, ?) ORDER BY updated DESC, chats.id DESC LIMIT ?""",
-        ((now or time.time()) - KEPT_DELETED_S, updated, name, limit + 1),
+        ((now or time.time()) - KEPT_S, updated, name, limit + 1),
     ).fetchall()
     shown = [_row(row) for row in found[:limit]]
     more = len(found) > limit
@@ -89,7 +90,7 @@ def search(db: sqlite3.Connection, query: str) -> list[Found]:
                   chats.updated, messages.id AS message, messages.role
            FROM message_words JOIN messages ON messages.n = message_words.rowid
            JOIN chats ON chats.id = messages.chat
-           WHERE message_words MATCH ? AND deleted IS NULL ORDER BY rank LIMIT ?""",
+           WHERE message_words MATCH ? AND deleted IS NULL AND gone IS NULL ORDER BY rank LIMIT ?""",
         (match, MAX_FOUND),
     )
     hits = [*in_titles.fetchall(), *in_texts.fetchall()][:MAX_FOUND]
@@ -107,37 +108,24 @@ def rename(db: sqlite3.Connection, chat: str, title: str) -> None:
     db.execute("UPDATE chats SET title = ?, titled = 1 WHERE id = ?", (words, chat))
 
 
-def delete(db: sqlite3.Connection, chat: str, now: float | None = None) -> list[str]:
-    """It can be had back for a week; to delete what is deleted changes nothing. Returns the answers that are still
-    being written for it. Raises NotFound."""
-    find(db, chat, deleted=True)
-    db.execute("UPDATE chats SET deleted = ? WHERE id = ? AND deleted IS NULL", (now or time.time(), chat))
-    return [
-        row["id"]
-        for row in db.execute("SELECT id FROM messages WHERE chat = ? AND state = 'growing'", (chat,))
-    ]
+def instruct(db: sqlite3.Connection, chat: str, system: str | None) -> None:
+    """From the next answer on the model is told this. Raises NotFound."""
+    find(db, chat)
+    db.execute("UPDATE chats SET system = ? WHERE id = ?", (system, chat))
 
 
-def undelete(db: sqlite3.Connection, chat: str, now: float | None = None) -> None:
-    """Raises NotFound, also for what was deleted more than a week ago."""
-    row = find(db, chat, deleted=True)
-    if row["deleted"] is not None and row["deleted"] <= (now or time.time()) - KEPT_DELETED_S:
-        raise NotFound(f"no chat {chat[:80]!r}", hint="A deleted chat can be had back for seven days.")
-    db.execute("UPDATE chats SET deleted = NULL WHERE id = ?", (chat,))
-
-
-def purge(db: sqlite3.Connection, now: float | None = None) -> int:
-    """Let go of what was deleted more than a week ago; returns how many chats that were."""
-    return db.execute(
-        "DELETE FROM chats WHERE deleted <= ?", ((now or time.time()) - KEPT_DELETED_S,)
-    ).rowcount
+def choose_model(db: sqlite3.Connection, chat: str, model: str) -> None:
+    """From the next answer on it is this one's. Raises NotFound."""
+    find(db, chat)
+    db.execute("UPDATE chats SET model = ? WHERE id = ?", (model, chat))
 
 
 def counts(db: sqlite3.Connection) -> Counts:
-    """How many chats there are, deleted ones aside, and how many messages in them."""
+    """How many chats there are, deleted ones aside, and how many messages in them, likewise."""
     found = db.execute(
         """SELECT (SELECT count(*) FROM chats WHERE deleted IS NULL),
-                  (SELECT count(*) FROM messages JOIN chats ON chats.id = chat WHERE deleted IS NULL)"""
+                  (SELECT count(*) FROM messages JOIN chats ON chats.id = chat
+                   WHERE deleted IS NULL AND gone IS NULL)"""
     ).fetchone()
     return Counts(chats=found[0], messages=found[1])
 

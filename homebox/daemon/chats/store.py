@@ -1,6 +1,6 @@
 """Whose file is it, is it open, and on which thread is it used?
 
-`Chats` runs a function of `tree`, `shelf`, `growing` or `transfer` inside a transaction on the file of one person, and
+`Chats` runs a function of the modules beside it inside a transaction on the file of one person, and
 never on the event loop: changes one after the other on one thread, looking on another, after all changes that were
 asked for before. A person's name becomes one file name and no other person's; a file is opened for its person alone.
 What SQLite says becomes an error of `homebox.errors`. It knows no turns and no HTTP.
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from homebox.daemon.chats import growing, schema, shelf
+from homebox.daemon.chats import deleting, growing, schema, shelf
 from homebox.errors import Busy, HomeboxError, InvalidRequest, NoSpace, UnusableFile, UsageError
 from homebox.wire.chats import Counts
 
@@ -150,7 +150,7 @@ class Chats:
             db.execute("BEGIN IMMEDIATE")
             try:
                 if due := time.monotonic() >= self._purge_due.get(person, 0.0):
-                    shelf.purge(db)
+                    deleting.purge(db)
                 done = what(db)
                 db.execute("COMMIT")
             except BaseException:

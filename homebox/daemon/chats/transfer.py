@@ -11,7 +11,8 @@ import secrets
 import sqlite3
 import time
 
-from homebox.daemon.chats.tree import check_id, find, new_id, view
+from homebox.daemon.chats.looking import view
+from homebox.daemon.chats.tree import check_id, find, new_id
 from homebox.errors import InvalidRequest
 from homebox.wire.chats import EXPORT_VERSION, ExportedChat, ExportedMessage
 
@@ -51,7 +52,7 @@ def export(db: sqlite3.Connection, chat: str) -> ExportedChat:
 
 def markdown(db: sqlite3.Connection, chat: str) -> str:
     """The current path. Raises NotFound."""
-    shown = view(db, chat, whole=False)
+    shown = view(db, chat)
     parts = [
         f"# {shown.title or chat}",
         f"*{time.strftime('%Y-%m-%d %H:%M', time.localtime(shown.created))}*",

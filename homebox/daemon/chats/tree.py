@@ -13,12 +13,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from homebox.daemon.chats.tokens import Ids, pack, unpack
 from homebox.errors import InvalidRequest, NotFound
-from homebox.wire.chats import ROOT, ChatView, MessageView
-from homebox.wire.events import Timing, Usage
+from homebox.wire.chats import ROOT
 
 TITLE_CHARACTERS = 60
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -99,11 +96,17 @@ def find(db: sqlite3.Connection, chat: str, *, deleted: bool = False) -> sqlite3
     return found
 
 
-def message(db: sqlite3.Connection, chat: str, name: str) -> sqlite3.Row:
-    """A message of this chat. Raises NotFound."""
+def message(db: sqlite3.Connection, chat: str, name: str, *, deleted: bool = False) -> sqlite3.Row:
+    """A message of this chat. Raises NotFound, with other words where it was deleted and can be had back."""
     row = db.execute("SELECT * FROM messages WHERE id = ? AND chat = ?", (name, chat)).fetchone()
     if row is None:
         raise NotFound(f"no message {name[:80]!r} in this chat", param="message")
+    if row["gone"] is not None and not deleted:
+        raise NotFound(
+            f"message {name[:80]!r} was deleted",
+            hint="Undoing that brings it back, for seven days.",
+            param="message",
+        )
     found: sqlite3.Row = row
     return found
 
@@ -167,7 +170,9 @@ def place_to_say(
         return known
     if system is not None and system != row["system"]:
         raise InvalidRequest(
-            "this chat began with another instruction", hint="Start a new chat for a new one.", param="system"
+            "this chat has another instruction",
+            hint="Change the chat's own, or start a new chat.",
+            param="system",
         )
     leaf = row["head"] if parent is None else None if parent == ROOT else message(db, chat, parent)["id"]
     return Place(chat=chat, system=row["system"], head=row["head"], path=path(db, leaf))
@@ -193,7 +198,8 @@ def place_to_continue(db: sqlite3.Connection, turn: str, key: str) -> Place:
     chat = find(db, row["chat"])
     if known := place_of_key(db, row["chat"], key):
         return known
-    if db.execute("SELECT 1 FROM messages WHERE parent = ?", (row["answer"],)).fetchone():
+    message(db, row["chat"], row["answer"])
+    if db.execute("SELECT 1 FROM messages WHERE parent = ? AND gone IS NULL", (row["answer"],)).fetchone():
         raise InvalidRequest(
             "something was said after this answer, so it cannot grow any more",
             hint="Ask for more in the chat, or answer the question again.",
@@ -275,78 +281,22 @@ def title_of(text: str) -> str:
     return (cut.rpartition(" ")[0] or cut) + "…"
 
 
-# ---- looking at it
-
-
-def view(db: sqlite3.Connection, chat: str, *, whole: bool) -> ChatView:
-    """The current path, or every message. Raises NotFound."""
-    row = find(db, chat)
-    rows = db.execute(
-        """SELECT *, (SELECT turn FROM turns WHERE answer = messages.id ORDER BY rowid DESC LIMIT 1) AS turn
-           FROM messages WHERE chat = ? ORDER BY n""",
-        (chat,),
-    ).fetchall()
-    children: dict[str | None, list[str]] = {}
-    for each in rows:
-        children.setdefault(each["parent"], []).append(each["id"])
-    shown = rows
-    if not whole:
-        by_id = {each["id"]: each for each in rows}
-        shown, at = [], row["head"]
-        while at is not None:
-            shown.append(by_id[at])
-            at = by_id[at]["parent"]
-        shown.reverse()
-    return ChatView(
-        id=row["id"],
-        title=row["title"],
-        created=row["created"],
-        updated=row["updated"],
-        system=row["system"],
-        model=row["model"],
-        head=row["head"],
-        messages=[_view(each, children[each["parent"]]) for each in shown],
-        turns={each["id"]: each["turn"] for each in rows if each["state"] == "growing"},
-    )
-
-
-def _view(row: sqlite3.Row, siblings: list[str]) -> MessageView:
-    return MessageView(
-        id=row["id"],
-        parent=row["parent"],
-        role=row["role"],
-        content=row["text"],
-        think=row["think"],
-        state=row["state"],
-        detail=row["detail"],
-        model=row["model"],
-        created=row["created"],
-        usage=usage_of(row),
-        timing=timing_of(row),
-        siblings=siblings,
-        turn=row["turn"],
-    )
-
-
-def usage_of(row: sqlite3.Row) -> Usage | None:
-    return msgspec.json.decode(row["usage"], type=Usage) if row["usage"] else None
-
-
-def timing_of(row: sqlite3.Row) -> Timing | None:
-    return msgspec.json.decode(row["timing"], type=Timing) if row["timing"] else None
-
-
 # ---- other paths
 
 
 def go_to(db: sqlite3.Connection, chat: str, name: str) -> None:
     """Make the path through this message the current one, down to its newest leaf. Raises NotFound."""
-    at = message(db, find(db, chat)["id"], name)["id"]
+    leaf = leaf_below(db, message(db, find(db, chat)["id"], name)["id"])
+    db.execute("UPDATE chats SET head = ?, updated = ? WHERE id = ?", (leaf, time.time(), chat))
+
+
+def leaf_below(db: sqlite3.Connection, name: str) -> str:
+    """Where the newest path through this message ends."""
     while row := db.execute(
-        "SELECT id FROM messages WHERE parent = ? ORDER BY n DESC LIMIT 1", (at,)
+        "SELECT id FROM messages WHERE parent = ? AND gone IS NULL ORDER BY n DESC LIMIT 1", (name,)
     ).fetchone():
-        at = row["id"]
-    db.execute("UPDATE chats SET head = ?, updated = ? WHERE id = ?", (at, time.time(), chat))
+        name = row["id"]
+    return name
 
 
 def branch(db: sqlite3.Connection, chat: str, name: str) -> str:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from homebox.daemon.bodies import decode
-from homebox.daemon.chats import shelf, transfer, tree
+from homebox.daemon.chats import deleting, looking, shelf, transfer, tree
 from homebox.daemon.house import House, house_of, person_of
 from homebox.daemon.identity import Person
-from homebox.daemon.policy import check_import
+from homebox.daemon.limits import check_model
+from homebox.daemon.policy import check_import, check_instruction
 from homebox.daemon.routes.plain import json_answer
+from homebox.daemon.sampling import room
 from homebox.errors import InvalidRequest, NotAllowed
 from homebox.wire.chats import (
     BranchRequest,
@@ -29,10 +32,12 @@ from homebox.wire.chats import (
 )
 from homebox.wire.requests import TurnRequest
 
+MAX_LAST = 1000
+
 
 async def list_chats(request: web.Request) -> web.Response:
     house, person = _own(request)
-    limit = _limit(request.query.get("limit", "50"))
+    limit = _count("limit", request.query.get("limit", "50"), shelf.MAX_ROWS)
     before, deleted = request.query.get("before"), _flag(request, "deleted")
     return json_answer(
         await house.chats.read(person.name, shelf.rows, limit=limit, before=before, deleted=deleted)
@@ -46,9 +51,21 @@ async def search(request: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """The messages of the current path, or with `all=1` every one."""
+    """The messages of the current path: all of them, or the last ones with `last=N`, or those before a message with
+    `before=MESSAGE`. With `all=1` every message of every path."""
     house, person = _own(request)
-    shown = await house.chats.read(person.name, tree.view, _chat(request), whole=_flag(request, "all"))
+    last, before, whole = request.query.get("last"), request.query.get("before"), _flag(request, "all")
+    if whole and (last or before):
+        raise InvalidRequest("all=1 goes with neither last nor before", param="all")
+    shown = await house.chats.read(
+        person.name,
+        looking.view,
+        _chat(request),
+        whole=whole,
+        last=None if last is None else _count("last", last, MAX_LAST),
+        before=before,
+        model=house.book.manifest.name,
+    )
     return json_answer(house.exchange.overlay(person.name, shown))
 
 
@@ -79,17 +96,29 @@ async def branch(request: web.Request) -> web.Response:
 
 
 async def patch(request: web.Request) -> web.Response:
-    """Another title, or another current path."""
+    """Another title, another current path, or how the next answers come about: all of it or nothing."""
     house, person = _own(request)
     body, chat = decode(await request.read(), ChatPatch), _chat(request)
+    system = None if body.system is msgspec.UNSET else body.system
+    check_instruction(person, system)
+    if system:
+        room(len(await house.prompts.of_text(system)), house.book.limits.context)
+    if body.model is not None:
+        house.book.check_model(body.model)
+        check_model(person, house.book.manifest.name)
 
     def change(db: Any) -> None:
         if body.title is not None:
             shelf.rename(db, chat, body.title)
         if body.head is not None:
             tree.go_to(db, chat, body.head)
+        if body.system is not msgspec.UNSET:
+            shelf.instruct(db, chat, system)
+        if body.model is not None:
+            shelf.choose_model(db, chat, house.book.manifest.name)
 
-    await house.chats.write(person.name, change)
+    size = len((system or "").encode("utf-8", "surrogatepass"))
+    await house.chats.write(person.name, change, needs_bytes=size)
     return json_answer(await house.chats.read(person.name, shelf.row, chat))
 
 
@@ -101,7 +130,21 @@ async def delete(request: web.Request) -> web.Response:
 
 async def undelete(request: web.Request) -> web.Response:
     house, person = _own(request)
-    await house.chats.write(person.name, shelf.undelete, _chat(request))
+    await house.chats.write(person.name, deleting.undelete, _chat(request))
+    return json_answer(await house.chats.read(person.name, shelf.row, _chat(request)))
+
+
+async def delete_message(request: web.Request) -> web.Response:
+    """A message and all that was said after it; what the chat is then."""
+    house, person = _own(request)
+    await house.exchange.delete_message(person, _chat(request), request.match_info["message"])
+    return json_answer(await house.chats.read(person.name, shelf.row, _chat(request)))
+
+
+async def undelete_message(request: web.Request) -> web.Response:
+    house, person = _own(request)
+    message = request.match_info["message"]
+    await house.chats.write(person.name, deleting.undelete_message, _chat(request), message)
     return json_answer(await house.chats.read(person.name, shelf.row, _chat(request)))
 
 
@@ -161,7 +204,7 @@ def _flag(request: web.Request, name: str) -> bool:
     return request.query.get(name, "") not in ("", "0", "false")
 
 
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= shelf.MAX_ROWS:
-        raise InvalidRequest(f"limit is {text[:40]!r}; it must be 1 to {shelf.MAX_ROWS}", param="limit")
+def _count(name: str, text: str, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+        raise InvalidRequest(f"{name} is {text[:40]!r}; it must be 1 to {most}", param=name)
     return int(text)
