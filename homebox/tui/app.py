@@ -6,44 +6,51 @@ gives the terminal back. `run` is called by the commands once it is known that t
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import App
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from homebox.client.connection import Daemon
 from homebox.client.settings import Screens
-from homebox.tui import keys
+from homebox.tui import keys, themes
+from homebox.tui.palette import Everything
 from homebox.tui.rescue import rescued
 
 
 class HomeboxApp(App[int], inherit_bindings=False):
-    """`words`: what is to be said when it has ended, on the ordinary screen."""
+    """`last_words`: what is to be said when it has ended, on the ordinary screen."""
 
     TITLE = "homebox"
-    BINDINGS = [Binding("ctrl+z", "suspend_process", "", show=False, id="suspend", priority=True)]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-normal"), (100, "-wide"), (130, "-full")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]
+    COMMANDS = {Everything}  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+z", "suspend_process", "", show=False, id="suspend", priority=True)
+    ]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-normal"), (100, "-wide"), (130, "-full")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012
 
-    def __init__(self, daemon: Daemon, first: Screen[None], look: Screens | None = None) -> None:
+    def __init__(self, daemon: Daemon, first: Screen[None], wanted: Screens | None = None) -> None:
         """Raises UsageError for keys or a theme that cannot be meant."""
-        super().__init__()
+        self.wanted = wanted or Screens()
+        self._look = themes.look(self.wanted.theme)
+        super().__init__(ansi_color=self._look.ansi_color)
         self.daemon = daemon
-        self.look = look or Screens()
-        self.words = ""
+        self.last_words = ""
         self._first = first
-        self._keys = keys.checked(self.look.keys)
+        self._keys = keys.checked(self.wanted.keys)
+        themes.register(self)
+        self.theme = self._look.theme
 
     def on_mount(self) -> None:
         self.set_keymap(self._keys)
-        if self.look.theme:
-            self.theme = self.look.theme
         self.push_screen(self._first)
 
 
 def run(app: HomeboxApp) -> int:
     """Run it on this terminal. Returns the exit code."""
     with rescued():
-        code = app.run(mouse=app.look.mouse is not False)
-    if app.words:
-        print(app.words)
+        code = app.run(mouse=app.wanted.mouse is not False)
+    if app.last_words:
+        print(app.last_words)
     return code or 0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.keys import key_to_character
 
 from homebox.errors import UsageError
@@ -39,13 +39,13 @@ class Key:
 TABLE: Mapping[Where, tuple[Key, ...]] = {
     "screen": (
         Key("palette", "ctrl+p", "app.command_palette", "everything that can be done", "palette", True),
-        Key("new", "ctrl+n", "new", "a new conversation", "new", True),
-        Key("search", "ctrl+r", "search", "search all conversations", "search", True),
-        Key("chats", "f2", "chats", "your conversations", "chats", True),
-        Key("monitor", "f3", "monitor", "watch the box", "monitor", True),
-        Key("panel", "f4", "panel", "figures of this conversation and the house", "", True),
-        Key("model", "ctrl+t", "model", "the model that answers", "", True),
-        Key("thinking", "ctrl+o", "thinking", "show or fold thoughts", "", True),
+        Key("new", "ctrl+n", "wish('/new')", "a new conversation", "new", True),
+        Key("search", "ctrl+r", "wish('/search')", "search all conversations", "search", True),
+        Key("chats", "f2", "wish('/chats')", "your conversations", "chats", True),
+        Key("monitor", "f3", "wish('/top')", "watch the box", "monitor", True),
+        Key("panel", "f4", "wish('/panel')", "figures of this conversation and the house", "", True),
+        Key("model", "ctrl+t", "wish('/model')", "the model that answers", "", True),
+        Key("thinking", "ctrl+o", "wish('/thinking')", "show or fold thoughts", "", True),
         Key("stop", "escape", "stop", "stop the answer and keep it, or withdraw the question"),
         Key(
             "interrupt",
@@ -58,8 +58,8 @@ TABLE: Mapping[Where, tuple[Key, ...]] = {
         Key("bottom", "end", "bottom", "to the newest line"),
         Key("page-up", "pageup", "page_up", "a page up", "", True),
         Key("page-down", "pagedown", "page_down", "a page down", "", True),
-        Key("help", "question_mark", "help", "every key", "help"),
-        Key("quit", "ctrl+q", "leave", "leave; an answer that is being written goes on", "", True),
+        Key("help", "question_mark", "wish('/help')", "every key", "help"),
+        Key("quit", "ctrl+q", "wish('/quit')", "leave; an answer that is being written goes on", "", True),
     ),
     "prompt": (
         Key("send", "enter", "send", "send"),
@@ -68,22 +68,22 @@ TABLE: Mapping[Where, tuple[Key, ...]] = {
         Key("leave", "ctrl+d", "leave_if_empty", "leave, where nothing is typed"),
     ),
     "message": (
-        Key("message-down", "j,down", "step(1)", "the next message"),
-        Key("message-up", "k,up", "step(-1)", "the message before"),
-        Key("message-first", "g", "first", "the first message"),
-        Key("message-last", "G", "last", "the last message"),
-        Key("copy", "y", "copy", "copy the message"),
-        Key("copy-code", "Y", "copy_code", "copy its code; again: the next block"),
-        Key("edit", "e", "edit", "change the question, in a branch"),
-        Key("regenerate", "r", "regenerate", "answer again, beside this answer"),
-        Key("continue", "c", "continue", "go on with a cut-off answer"),
-        Key("branch-left", "left_square_bracket", "branch(-1)", "the branch before"),
-        Key("branch-right", "right_square_bracket", "branch(1)", "the next branch"),
-        Key("fold", "space", "fold", "fold or unfold"),
-        Key("delete", "d", "delete", "delete the message and what follows it"),
-        Key("undo", "u", "undo", "have it back"),
-        Key("export", "x", "export", "write the conversation to a file"),
-        Key("branch-off", "b", "branch_off", "go on from here in a conversation of its own"),
+        Key("message-down", "j,down", "want('step', 1)", "the next message"),
+        Key("message-up", "k,up", "want('step', -1)", "the message before"),
+        Key("message-first", "g", "want('first')", "the first message"),
+        Key("message-last", "G", "want('last')", "the last message"),
+        Key("copy", "y", "want('copy')", "copy the message"),
+        Key("copy-code", "Y", "want('copy_code')", "copy its code; again: the next block"),
+        Key("edit", "e", "want('edit')", "change the question, in a branch"),
+        Key("regenerate", "r", "want('regenerate')", "answer again, beside this answer"),
+        Key("continue", "c", "want('continue')", "go on with a cut-off answer"),
+        Key("branch-left", "left_square_bracket", "want('branch', -1)", "the branch before"),
+        Key("branch-right", "right_square_bracket", "want('branch', 1)", "the next branch"),
+        Key("fold", "space", "want('fold')", "fold or unfold"),
+        Key("delete", "d", "want('delete')", "delete the message and what follows it"),
+        Key("undo", "u", "want('undo')", "have it back"),
+        Key("export", "x", "want('export')", "write the conversation to a file"),
+        Key("branch-off", "b", "want('branch_off')", "go on from here in a conversation of its own"),
     ),
     "chats": (
         Key("chats-down", "j", "cursor_down", "the next conversation"),
@@ -104,7 +104,7 @@ TABLE: Mapping[Where, tuple[Key, ...]] = {
 }
 
 
-def bindings(where: Where) -> list[BindingType]:
+def bindings(where: Where) -> list[Binding]:
     """The rows of one place as textual wants them, with their first keys."""
     return [
         Binding(

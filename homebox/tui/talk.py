@@ -37,13 +37,16 @@ class Talk:
         daemon: Daemon,
         changed: Callable[[], None],
         *,
+        unsent: Callable[[str], None] = lambda text: None,
         options: Options | None = None,
         system: str | None = None,
         window: int = WINDOW,
     ) -> None:
+        """`unsent` gets a message back that did not go out."""
         self._daemon = daemon
         self._changed = changed
-        self._options = options or Options()
+        self._unsent = unsent
+        self.options = options or Options()
         self._system = system
         self._window = window
         self._reader: courier.Newest[ChatState] | None = None
@@ -55,10 +58,10 @@ class Talk:
 
     # ---- which conversation
 
-    def new(self) -> None:
+    def new(self, system: str | None = None) -> None:
         """A fresh one. What is written in the one before goes on in the daemon."""
         self._leave()
-        self._set(_new(self._system))
+        self._set(_new(system or self._system))
 
     async def open(self, chat: str, *, at: str | None = None) -> None:
         """Another one, shown at its end, or with the message `at` on its path. Raises NotFound, DaemonUnreachable."""
@@ -101,7 +104,7 @@ class Talk:
             text=text,
             system=None if now.known else now.system,
             parent=parent,
-            options=self._options,
+            options=self.options,
         )
         wanted = conversation.asked(now, text, time.time(), parent=parent)
         self._begin(wanted, chats.path(now.chat, "turns"), request, unsent=text)
@@ -109,7 +112,7 @@ class Talk:
     def regenerate(self, message: str) -> None:
         """Another answer beside `message`, or to the question it is."""
         self._need_quiet()
-        request = RegenerateRequest(key=_key(), message=message, options=self._options)
+        request = RegenerateRequest(key=_key(), message=message, options=self.options)
         wanted = conversation.answered_again(self.now, message, time.time())
         self._begin(wanted, chats.path(self.now.chat, "regenerate"), request)
 
@@ -119,7 +122,7 @@ class Talk:
         last = self.now.items[-1] if self.now.items else None
         if last is None or last.message.turn is None:
             raise InvalidRequest("there is no answer to go on with")
-        request = ContinueRequest(key=_key(), options=self._options)
+        request = ContinueRequest(key=_key(), options=self.options)
         self._begin(
             conversation.goes_on(self.now),
             f"/homebox/turns/{last.message.turn}/continue",
@@ -169,13 +172,13 @@ class Talk:
         self._set(_with(self.now, system=system))
 
     def choose_model(self, model: str | None) -> None:
-        self._options = msgspec.structs.replace(self._options, model=model)
+        self.options = msgspec.structs.replace(self.options, model=model)
         self._changed()
 
     @property
     def model(self) -> str | None:
         """The one that was chosen here."""
-        return self._options.model
+        return self.options.model
 
     def forget_error(self) -> None:
         if self.now.error:
@@ -210,7 +213,7 @@ class Talk:
                 if generation == self._generation:
                     self.away = None
                     self._set(conversation.refused(self.now, before, error))
-                    self.unsent(unsent)
+                    self._unsent(unsent)
                 return
             if generation != self._generation:
                 return  # another conversation is open; this one goes on in the daemon
@@ -224,9 +227,6 @@ class Talk:
             await self._read(created.turn, answer, state)
 
         self._start(begin())
-
-    def unsent(self, text: str) -> None:
-        """A message that did not go out; the screen puts it back where it was typed."""
 
     async def _send(
         self, path: str, request: TurnRequest | RegenerateRequest | ContinueRequest

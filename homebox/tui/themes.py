@@ -11,6 +11,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from textual.app import App
 from textual.theme import BUILTIN_THEMES, Theme
@@ -156,7 +157,7 @@ def look(name: str | None = None, environ: Mapping[str, str] = os.environ) -> Lo
     return Look(wanted, None)
 
 
-def register(app: App[object]) -> None:
+def register(app: App[Any]) -> None:
     """Make our themes known to it."""
     for theme in OURS:
         app.register_theme(theme)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from textual.binding import Binding
 
 from homebox.errors import UsageError
 from homebox.tui.keys import TABLE, bindings, checked
@@ -16,7 +15,7 @@ def test_the_keys_as_they_are_do_not_collide() -> None:
 
 
 def test_every_binding_can_be_remapped_by_its_id() -> None:
-    assert all(isinstance(each, Binding) and each.id for where in TABLE for each in bindings(where))
+    assert all(each.id for where in TABLE for each in bindings(where))
     assert checked({"stop": "f9"}) == {"stop": "f9"}
 
 

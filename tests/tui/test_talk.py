@@ -194,7 +194,6 @@ def test_a_message_that_is_refused_is_given_back_and_everything_is_as_before(dae
     back: list[str] = []
 
     async def refused(talk: Talk) -> None:
-        talk.unsent = back.append  # type: ignore[method-assign]
         talk.say("word " * 3000)
         await until(lambda: talk.now.error)
         assert talk.now.items == ()
@@ -203,7 +202,7 @@ def test_a_message_that_is_refused_is_given_back_and_everything_is_as_before(dae
         assert talk.now.error is not None
         assert "1,024" in str(talk.now.error) or "1024" in str(talk.now.error)
 
-    led(daemon, refused)
+    led(daemon, refused, unsent=back.append)
 
 
 def test_what_had_arrived_is_kept_when_the_daemon_is_killed_and_the_conversation_goes_on(

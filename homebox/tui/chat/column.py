@@ -68,6 +68,12 @@ class Column(VerticalScroll, can_focus=False):
         self._older.display = bool(now.earlier)
         self._welcome.display = not now.items
 
+    def reveal(self, message: str) -> None:
+        """Bring it into sight and select it."""
+        if view := self._views.get(message):
+            view.focus()
+            self.scroll_to_widget(view, animate=False, top=True)
+
     def view(self, message: str) -> MessageView | None:
         return self._views.get(message)
 

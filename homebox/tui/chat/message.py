@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
@@ -26,7 +28,7 @@ from homebox.tui.keys import bindings
 class MessageView(Vertical, can_focus=True):
     """One message. `show` again whenever there is something new."""
 
-    BINDINGS = bindings("message")
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("message")]
     DEFAULT_CSS = """
     MessageView { height: auto; padding: 0 1 0 1; margin: 0 0 1 0; border-left: blank; }
     MessageView:focus { border-left: thick $accent; }
@@ -117,49 +119,12 @@ class MessageView(Vertical, can_focus=True):
             parts.append(Content(f"  {clean(message.detail) or in_words(message.state)}"))
         return Content.assemble(*parts)
 
-    # ---- keys: each asks the screen
-
-    def action_step(self, by: int) -> None:
-        self.post_message(self.Wanted(self, "step", by))
-
-    def action_first(self) -> None:
-        self.post_message(self.Wanted(self, "first"))
-
-    def action_last(self) -> None:
-        self.post_message(self.Wanted(self, "last"))
-
-    def action_copy(self) -> None:
-        self.post_message(self.Wanted(self, "copy"))
-
-    def action_copy_code(self) -> None:
-        self.post_message(self.Wanted(self, "copy_code"))
-
-    def action_edit(self) -> None:
-        self.post_message(self.Wanted(self, "edit"))
-
-    def action_regenerate(self) -> None:
-        self.post_message(self.Wanted(self, "regenerate"))
-
-    def action_continue(self) -> None:
-        self.post_message(self.Wanted(self, "continue"))
-
-    def action_branch(self, by: int) -> None:
-        self.post_message(self.Wanted(self, "branch", by))
-
-    def action_fold(self) -> None:
-        self.fold()
-
-    def action_delete(self) -> None:
-        self.post_message(self.Wanted(self, "delete"))
-
-    def action_undo(self) -> None:
-        self.post_message(self.Wanted(self, "undo"))
-
-    def action_export(self) -> None:
-        self.post_message(self.Wanted(self, "export"))
-
-    def action_branch_off(self) -> None:
-        self.post_message(self.Wanted(self, "branch_off"))
+    def action_want(self, what: str, by: int = 0) -> None:
+        """A key: the screen does it."""
+        if what == "fold":
+            self.fold()
+        else:
+            self.post_message(self.Wanted(self, what, by))
 
 
 def _clock(at: float) -> str:

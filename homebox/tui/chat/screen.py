@@ -1,18 +1,19 @@
 """What is on the chat screen, and who is told of what a person does there?
 
-Puts the title, the column of messages, the status line and the prompt together, draws what `Talk` says has changed, and
-hands every wish, whether it came by key, slash command, palette or mouse, to `Wishes`. It holds nothing of a
-conversation itself.
+Puts the title, the column of messages, the status line, the prompt and the lists beside them together, draws what
+`Talk` says has changed, and hands every wish, whether it came by key, slash command, palette or mouse, to `Wishes`. It
+holds nothing of a conversation itself.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, ClassVar, TypeVar, cast
 
 from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
@@ -30,24 +31,34 @@ from homebox.tui.chat.status import StatusLine, line
 from homebox.tui.chat.title import TitleLine
 from homebox.tui.chat.wishes import Wishes
 from homebox.tui.keys import bindings
+from homebox.tui.lists.chat_list import ChatList
+from homebox.tui.lists.search import SearchScreen
+from homebox.tui.palette import Everything, Source
+from homebox.tui.panel import SidePanel
 from homebox.tui.prompt.prompt import Prompt
 from homebox.tui.talk import Talk
 from homebox.wire.events import Snapshot
 from homebox.wire.requests import Options
 
-WELCOME = "Ask something. What you say stays yours: others see that you use the box, and never your words."
+Answer = TypeVar("Answer")
+
+WELCOME = "Ask something. Others see that you use the box, and never your words."
 TICK_S = 0.25
 NOTE_S = 5.0
 PATIENCE_S = 1.5  # nothing came: the daemon is asked why
 
 
 class ChatScreen(Screen[None]):
-    BINDINGS = bindings("screen")
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
     DEFAULT_CSS = """
     ChatScreen > Horizontal { height: 1fr; }
     ChatScreen #middle { width: 1fr; }
-    ChatScreen #pill { height: 1; width: auto; display: none; background: $accent; color: $text; padding: 0 1; }
-    ChatScreen StatusLine { border-top: none; }
+    ChatScreen #pill { height: 1; width: auto; display: none; background: $accent; color: $background; padding: 0 1; }
+    ChatScreen ChatList { display: none; border-right: vkey $border-blurred; }
+    ChatScreen SidePanel { display: none; border-left: vkey $border-blurred; }
+    ChatScreen.-full ChatList, ChatScreen.-full SidePanel { display: block; }
+    ChatScreen.-full.-no-chats ChatList, ChatScreen.-full.-no-panel SidePanel { display: none; }
+    ChatScreen.-wide.-panel SidePanel { display: block; }
     ChatScreen.-low Footer { display: none; }
     """
 
@@ -64,26 +75,31 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self.daemon = daemon
         self.me = own_name()
-        self.talk = Talk(daemon, self._changed, options=options, system=system)
-        self.talk.unsent = self._unsent  # type: ignore[method-assign]
+        self.model = ""  # the one that the box serves
+        self.talk = Talk(daemon, self._changed, unsent=self._unsent, options=options, system=system)
         self.wishes = Wishes(self)
-        self.box: Snapshot | None = None
-        self.health: dict[str, Any] | None = None
+        self.chat_list = ChatList()
+        self.over: ChatList | None = None  # the list on a narrow screen, while it is open
         self._first_chat, self._first_words = chat, first
-        self._model = ""
-        self._dirty = False
+        self._box: Snapshot | None = None
         self._boxes: courier.Newest[Any] | None = None
-        self._tick_timer: Timer | None = None
+        self._health: dict[str, Any] | None = None
+        self._dirty = False
+        self._ticks: Timer | None = None
         self._draft = ""  # as the daemon has it
         self._note, self._note_until = "", 0.0
+        self._listed: tuple[Any, ...] = ()  # what the lists were filled for
 
     def compose(self) -> ComposeResult:
         yield TitleLine()
-        with Horizontal(), Vertical(id="middle"):
-            yield Column(me=self.me, welcome=WELCOME)
-            yield Static(id="pill", markup=False)
-            yield StatusLine()
-            yield Prompt()
+        with Horizontal():
+            yield self.chat_list
+            with Vertical(id="middle"):
+                yield Column(me=self.me, welcome=WELCOME)
+                yield Static(id="pill", markup=False)
+                yield StatusLine()
+                yield Prompt()
+            yield SidePanel()
         yield Footer(show_command_palette=False)
 
     @property
@@ -95,7 +111,7 @@ class ChatScreen(Screen[None]):
         return self.query_one(Prompt)
 
     def on_mount(self) -> None:
-        self._tick_timer = self.set_interval(TICK_S, self._draw_lines, pause=True)
+        self._ticks = self.set_interval(TICK_S, self._draw_lines, pause=True)
         self.prompt.focus()
         self._watch_box()
         self._begin()
@@ -110,10 +126,17 @@ class ChatScreen(Screen[None]):
         await self._ask_health()
         if self._first_chat:
             await self._guarded(self.talk.open(self._first_chat))
-            self.prompt.remember([item.text for item in self.talk.now.items if item.message.role == "user"])
-        await self._guarded(self._fetch_draft())
+        await self.arrive()
         if self._first_words:
             self.talk.say(self._first_words)
+
+    async def arrive(self) -> None:
+        """Another conversation is open: its draft, its earlier messages for the prompt, its place in the lists."""
+        self.column.to_bottom()
+        self.prompt.remember(item.text for item in self.talk.now.items if item.message.role == "user")
+        await self._guarded(self._fetch_draft())
+        await self.wishes.shelf.fill()
+        self.prompt.focus()
         self._changed()
 
     # ---- drawing
@@ -130,39 +153,63 @@ class ChatScreen(Screen[None]):
         await self.column.show(now)
         self.prompt.show_queued(now.queued)
         self.prompt.busy = now.growing is not None
-        assert self._tick_timer is not None
+        assert self._ticks is not None
         if now.growing or self.talk.away:
-            self._tick_timer.resume()
+            self._ticks.resume()
         else:
-            self._tick_timer.pause()
-            self.health = None
-        if now.growing is None or now.error:
+            self._ticks.pause()
+            self._health = None
+            self._draw_lines()
+            self._fill_lists_if_new()
+        if now.error:
             self._draw_lines()
 
+    def _fill_lists_if_new(self) -> None:
+        now = self.talk.now
+        listed = (now.chat, now.title, len(now.items), now.items[-1].message.state if now.items else None)
+        if listed != self._listed:
+            self._listed = listed
+            self.wish(self.wishes.shelf.fill())
+
     def _draw_lines(self) -> None:
-        """The lines that go with the clock: at most four times a second."""
+        """The lines that go with the clock, at most four times a second."""
+        if not self.is_attached:
+            return
         now, at = self.talk.now, time.time()
-        last = now.items[-1].message.turn if now.items else None
+        turn = now.items[-1].message.turn if now.items else None
         self.query_one(StatusLine).show(
             line(
                 now,
                 away=self.talk.away,
-                stopped=last in self.talk.stopped,
+                stopped=turn in self.talk.stopped,
                 me=self.me,
-                health=self.health,
+                health=self._health,
                 note=self._note if at < self._note_until else "",
                 at=at,
             )
         )
-        self.query_one(TitleLine).show(
-            now, self.box, model=now.model or self.talk.model or self._model, me=self.me
-        )
-        growing = now.growing
-        if growing and growing.answer and growing.answer.phase in (Phase.SENT, Phase.WAITING):
-            if at - growing.message.created > PATIENCE_S:
-                self._why_so_long()
-        else:
-            self.health = None
+        model = now.model or self.talk.model or self.model
+        self.query_one(TitleLine).show(now, self._box, model=model, me=self.me)
+        self._draw_panel(model)
+        growing = now.growing.answer if now.growing else None
+        if growing is None or growing.phase not in (Phase.SENT, Phase.WAITING):
+            self._health = None
+        elif now.growing and at - now.growing.message.created > PATIENCE_S:
+            self._why_so_long()
+
+    def _draw_panel(self, model: str) -> None:
+        panel, now = self.query_one(SidePanel), self.talk.now
+        if panel.display:
+            last = now.last_answer
+            panel.show_chat(
+                model=model or None,
+                system=now.system,
+                options=self.talk.options,
+                usage=last.message.usage if last else None,
+                context=now.ctx_max,
+            )
+            if last and last.answer:
+                panel.show_answer(last.answer)
 
     def say(self, words: str, seconds: float = NOTE_S) -> None:
         """What came of a wish, in the status line for a moment."""
@@ -170,8 +217,37 @@ class ChatScreen(Screen[None]):
         self._draw_lines()
         self.set_timer(seconds + 0.05, self._draw_lines)
 
+    async def ask(self, box: Screen[Answer | None]) -> Answer | None:
+        """What a person answers in a box over this screen; None where they closed it."""
+        return cast(Answer | None, await self.app.push_screen_wait(box))
+
+    def write(self, sequence: str) -> None:
+        """Send the terminal what is no picture, such as a text for its clipboard."""
+        if self.app._driver:
+            self.app._driver.write(sequence)
+            self.app._driver.flush()
+
+    def from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
+        """`call`, to be called from another thread."""
+        return lambda *args: self.app.call_from_thread(call, *args)
+
+    def shown_lists(self) -> Iterator[ChatList]:
+        if self.chat_list.display:
+            yield self.chat_list
+        if self.over and self.over.is_attached:
+            yield self.over
+
+    @property
+    def remaps(self) -> dict[str, str]:
+        return dict(cast(Any, self.app).wanted.keys)
+
+    def palette_source(self) -> Source:
+        return Source(remaps=self.remaps)
+
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw_lines)
+
+    # ---- the box
 
     @work(exclusive=True, group="health", exit_on_error=False)
     async def _why_so_long(self) -> None:
@@ -179,22 +255,23 @@ class ChatScreen(Screen[None]):
 
     async def _ask_health(self) -> None:
         try:
-            self.health = await courier.in_thread(
+            self._health = await courier.in_thread(
                 self.daemon.json, "GET", "/health", timeout_s=5.0, accept=(503,)
             )
-            self._model = str((self.health or {}).get("model") or self._model)
+            self.model = str((self._health or {}).get("model") or self.model)
         except HomeboxError as error:
             if not self.talk.now.items:
                 self.talk.failed(error)
 
     @work(group="box", exit_on_error=False)
     async def _watch_box(self) -> None:
-        """The box's figures, now and then: for the title and the panel."""
+        """The box's figures, for the title and the panel."""
         self._boxes = courier.box(self.daemon, 2.0)
         async for picture in self._boxes:
-            self.box = picture if isinstance(picture, Snapshot) else None
-            if isinstance(picture, Snapshot):
-                self._model = picture.model or self._model
+            self._box = picture if isinstance(picture, Snapshot) else None
+            if self._box:
+                self.model = self._box.model or self.model
+            self.query_one(SidePanel).show_house(self._box)
             self._draw_lines()
 
     # ---- wishes
@@ -210,52 +287,100 @@ class ChatScreen(Screen[None]):
             self.talk.failed(error)
 
     @on(Prompt.Sent)
-    def _on_sent(self, event: Prompt.Sent) -> None:
+    def _said(self, event: Prompt.Sent) -> None:
         self.wish(self.wishes.say(event.text))
 
     @on(Prompt.Command)
-    def _on_command(self, event: Prompt.Command) -> None:
+    def _commanded(self, event: Prompt.Command) -> None:
         self.wish(self.wishes.command(event.command.name, event.rest))
 
     @on(Prompt.Changed)
-    def _on_typed(self, event: Prompt.Changed) -> None:
+    def _typed(self, event: Prompt.Changed) -> None:
         self.wish(self._keep_draft(event.text))
 
     @on(Prompt.SelectLast)
-    def _on_select_last(self) -> None:
+    def _selected_last(self) -> None:
         if views := self.column.views:
             views[-1].focus()
 
     @on(Prompt.DropQueued)
-    def _on_drop_queued(self) -> None:
+    def _dropped(self) -> None:
         self.talk.withdraw_queued()
 
     @on(Prompt.Leave)
-    async def _on_prompt_left(self) -> None:
+    async def _left(self) -> None:
         await self.action_leave()
 
     @on(MessageView.Wanted)
-    def _on_wanted(self, event: MessageView.Wanted) -> None:
+    def _wanted(self, event: MessageView.Wanted) -> None:
         self.wish(self.wishes.of_message(event.view, event.what, event.by))
 
     @on(Column.OlderWanted)
-    def _on_older(self) -> None:
+    def _older(self) -> None:
         self.wish(self.talk.older())
 
     @on(Column.Behind)
-    def _on_behind(self, event: Column.Behind) -> None:
+    def _behind(self, event: Column.Behind) -> None:
         pill = self.query_one("#pill", Static)
         pill.display = event.lines > 0
         pill.update(Content(f"{event.lines} new lines - End shows them"))
 
-    def action_new(self) -> None:
-        self.wish(self.wishes.command("/new", ""))
+    @on(ChatList.Said)
+    def _listed_wish(self, event: ChatList.Said) -> None:
+        shelf = self.wishes.shelf
+        match event:
+            case ChatList.Opened(chat_id=chat):
+                self.wish(shelf.open(chat))
+            case ChatList.Renamed(chat_id=chat, title=title):
+                self.wish(shelf.rename(chat, title))
+            case ChatList.Deleted(chat_id=chat):
+                self.wish(shelf.delete_chat(chat))
+            case ChatList.Undo(chat_id=chat):
+                self.wish(shelf.restore(chat))
+            case ChatList.Exported(chat_id=chat):
+                self.wish(shelf.export_chat(chat))
+            case ChatList.Searched(query=query):
+                self.wish(shelf.search(query))
+            case ChatList.WantMore(before=before):
+                self.wish(shelf.more(before))
+
+    @on(SearchScreen.Asked)
+    def _asked(self, event: SearchScreen.Asked) -> None:
+        self.wish(self.wishes.shelf.look_for(event.query))
+
+    @on(SearchScreen.Chosen)
+    def _chosen(self, event: SearchScreen.Chosen) -> None:
+        self.wish(self.wishes.shelf.open(event.chat_id, event.message_id))
+
+    @on(Everything.CommandChosen)
+    def _palette_command(self, event: Everything.CommandChosen) -> None:
+        if event.command.takes in ("FILE", "TEXT", "WORDS") and event.command.name == "/attach":
+            self.prompt.draft = f"{event.command.name} "
+        else:
+            self.wish(self.wishes.command(event.command.name))
+
+    @on(Everything.ChatChosen)
+    def _palette_chat(self, event: Everything.ChatChosen) -> None:
+        self.wish(self.wishes.shelf.open(event.chat_id))
+
+    @on(Everything.ThemeChosen)
+    def _palette_theme(self, event: Everything.ThemeChosen) -> None:
+        self.wish(self.wishes.theme(event.name))
+
+    @on(Everything.ActionChosen)
+    def _palette_action(self, event: Everything.ActionChosen) -> None:
+        """Of a message, where none is selected: the last one is meant."""
+        if views := self.column.views:
+            self.run_worker(self.app.run_action(event.key.action, default_namespace=views[-1]))
+
+    def action_wish(self, command: str) -> None:
+        self.wish(self.wishes.command(command))
 
     def action_stop(self) -> None:
         self.wish(self.wishes.escape())
 
-    async def action_interrupt(self) -> None:
-        await self.wishes.interrupt()
+    def action_interrupt(self) -> None:
+        self.wish(self.wishes.interrupt())
 
     def action_bottom(self) -> None:
         self.column.to_bottom()
@@ -267,12 +392,18 @@ class ChatScreen(Screen[None]):
         self.column.scroll_page_down(animate=False)
 
     async def action_leave(self) -> None:
-        await self._guarded(self._keep_draft(self.prompt.draft))
+        await self.leave_draft()
         if self.talk.now.growing:
-            self.app.words = "the answer goes on; homebox chat -c shows it"  # type: ignore[attr-defined]
+            cast(Any, self.app).last_words = "the answer goes on; homebox chat -c shows it"
         self.app.exit(0)
 
     # ---- drafts
+
+    async def leave_draft(self) -> None:
+        """What is typed stays with the conversation that is left."""
+        await self._guarded(self._keep_draft(self.prompt.draft))
+        self._draft = ""
+        self.prompt.clear()
 
     async def _fetch_draft(self) -> None:
         chat = self.talk.now.chat if self.talk.now.known else None
