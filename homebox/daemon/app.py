@@ -18,7 +18,7 @@ from homebox.daemon.audit import Audit
 from homebox.daemon.chats.exchange import Exchange
 from homebox.daemon.chats.store import Chats
 from homebox.daemon.door import door, mark
-from homebox.daemon.house import HOUSE, MAX_BODY_BYTES, House
+from homebox.daemon.house import HOUSE, House
 from homebox.daemon.identity import Identity
 from homebox.daemon.keys import Keys
 from homebox.daemon.limits import Limits
@@ -39,6 +39,7 @@ from homebox.daemon.warden import Warden
 from homebox.library.store import Library
 from homebox.text.tokens import Tokenizer
 from homebox.wire import frames
+from homebox.wire.requests import MAX_BODY_BYTES
 
 ROUTES = (
     ("GET", "/health", health.health),

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from homebox.daemon import asked
 from homebox.daemon.asked import Asked
-from homebox.daemon.house import MAX_BODY_BYTES, PERSON, house_of
+from homebox.daemon.house import PERSON, house_of
 from homebox.daemon.usage import Counts
 from homebox.errors import (
     ContextLengthExceeded,
@@ -27,6 +27,7 @@ from homebox.errors import (
     NotFound,
     WrongMediaType,
 )
+from homebox.wire.requests import MAX_BODY_BYTES
 
 log = logging.getLogger("homebox.daemon")
 

@@ -54,7 +54,6 @@ class House:
 
 HOUSE: web.AppKey[House] = web.AppKey("house", House)
 PERSON: web.RequestKey[Person | None] = web.RequestKey("person", object)  # type: ignore[arg-type]
-MAX_BODY_BYTES = 8 * 1024 * 1024  # far above any prompt that fits a context
 
 
 def house_of(request: web.Request) -> House:

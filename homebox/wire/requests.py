@@ -13,6 +13,8 @@ import msgspec
 
 from homebox.wire.pause import Pause
 
+MAX_BODY_BYTES = 8 * 1024 * 1024  # far above any prompt that fits a context
+
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["system", "user", "assistant"]

@@ -71,7 +71,10 @@ def test_several_documents_carry_their_names(fake: FakeDaemon, homebox: Shell, t
     (tmp_path / "a.txt").write_text("A")
     (tmp_path / "b.txt").write_text("B")
     homebox("ask", "-f", str(tmp_path / "a.txt"), "-f", str(tmp_path / "b.txt"), "Compare", stdin="C")
-    assert prompt(fake) == f"Compare\n\n[{tmp_path}/a.txt]\nA\n\n[{tmp_path}/b.txt]\nB\n\n[standard input]\nC"
+    fenced = [
+        f"```{name}\n{text}\n```" for name, text in ((f"{tmp_path}/a.txt", "A"), (f"{tmp_path}/b.txt", "B"))
+    ]
+    assert prompt(fake) == "\n\n".join(["Compare", *fenced, "```standard input\nC\n```"])
 
 
 def test_all_options_arrive(fake: FakeDaemon, homebox: Shell, tmp_path: Path) -> None:

@@ -1,0 +1,409 @@
+"""What does a person want to say next?
+
+The text, its chips, its completions and what waits behind it, as one widget. What comes out of it are messages; it
+asks nobody and sends nothing. Everything is decided at the key, in the order of the keys; only files are looked for and
+read in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual import on, work
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.timer import Timer
+from textual.widgets import OptionList, Static, TextArea
+
+from homebox.client import commands, documents
+from homebox.client.documents import Document
+from homebox.client.sanitise import clean
+from homebox.errors import HomeboxError, UsageError
+from homebox.tui import external
+from homebox.tui.prompt import composing
+from homebox.tui.prompt.choices import Choice, Choices
+from homebox.tui.prompt.composing import Chip, Draft, Kind
+from homebox.tui.prompt.editor import Editor
+from homebox.tui.prompt.history import History
+from homebox.tui.prompt.strips import Chips, Queued, Row
+
+DRAFT_AFTER_S = 0.5
+_PLACEHOLDERS = {
+    False: (
+        "ask something...  (Enter send, Ctrl+J newline, / commands, @ file)",
+        "ask something...  (Enter send, / commands)",
+        "ask something...",
+    ),
+    True: (
+        "the next message...  (Enter queues it, Esc stops the answer)",
+        "the next message...  (Enter queues)",
+        "the next message...",
+    ),
+}
+
+
+class Prompt(Vertical):
+    """Mounted once, at the foot of the screen. `busy`: an answer is being written, and a message would wait."""
+
+    DEFAULT_CSS = """
+    Prompt {
+        height: auto;
+        & > Horizontal { height: auto; }
+        & .prompt--sign { width: 2; height: 1; color: $text-accent; }
+        & > .prompt--note { display: none; height: auto; max-height: 2; padding: 0 0 0 2; color: $text-warning; }
+    }
+    """
+
+    busy = reactive(False)
+
+    @dataclass
+    class Sent(Message):
+        """The whole message as it goes out: what is folded unfolded, files below the words."""
+
+        text: str
+
+    @dataclass
+    class Command(Message):
+        command: commands.Command
+        rest: str
+
+    @dataclass
+    class Changed(Message):
+        """What would go out now, for a draft that is kept elsewhere; at most twice a second."""
+
+        text: str
+
+    @dataclass
+    class Leave(Message):
+        """Ctrl-D where nothing is typed."""
+
+    @dataclass
+    class SelectLast(Message):
+        """Up where nothing is typed."""
+
+    @dataclass
+    class DropQueued(Message):
+        """Esc where nothing is typed: the message that would come last is not to be sent."""
+
+    @dataclass
+    class FileRead(Message):
+        """From the thread that read it."""
+
+        name: str
+        document: Document | HomeboxError
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._history = History()
+        self._folded: dict[str, Chip] = {}
+        self._files: tuple[Document, ...] = ()
+        self._reading: list[str] = []
+        self._send_once_read = False
+        self._queued = False
+        self._telling: Timer | None = None
+        self._text = Editor(self)
+
+    def compose(self) -> ComposeResult:
+        yield Choices()
+        yield Queued()
+        yield Chips()
+        with Horizontal():
+            yield Static("> ", classes="prompt--sign", markup=False)
+            yield self._text
+        yield Static(classes="prompt--note", markup=False)
+
+    # ---- what the screen may ask for
+
+    @property
+    def draft(self) -> str:
+        """All that would go out now, as text."""
+        return self._now().whole
+
+    @draft.setter
+    def draft(self, text: str) -> None:
+        self._put(Draft.of(text))
+
+    @property
+    def selected(self) -> str:
+        """What is selected in it, for copying."""
+        return composing.Draft(self._text.selected_text, self._folded).words
+
+    def clear(self) -> None:
+        """Empty it; Up has it back."""
+        self._history.add(self._now(), cleared=True)
+        self._put(Draft())
+
+    def attach(self, path: str) -> None:
+        """Send this file's text below the words; why that is not possible is said."""
+        self._reading.append(path)
+        self._read(path, documents.weight_bytes(self.draft))
+
+    def add_chip(self, label: str, text: str) -> None:
+        """Put a text where the cursor is, folded. What is to stand apart from it must be so in the text."""
+        mark = composing.new_mark(self._folded)
+        self._folded[mark] = Chip(label, text)
+        self._text.replace(mark, *self._text.selection, maintain_selection_offset=False)
+
+    def remember(self, texts: Iterable[str]) -> None:
+        """The person's own messages of the conversation that is shown, oldest first."""
+        self._history.remember(texts)
+
+    def show_queued(self, texts: Iterable[str]) -> None:
+        """The messages that go out once the answer is there."""
+        waiting = list(texts)
+        self._queued = bool(waiting)
+        self.query_one(Queued).show(waiting)
+
+    def say(self, text: str) -> None:
+        """One note below the text, until something is typed."""
+        note = self.query_one(".prompt--note", Static)
+        note.update(Content(clean(text)))
+        note.display = bool(text)
+
+    def focus(self, scroll_visible: bool = True) -> Prompt:
+        self._text.focus(scroll_visible)
+        return self
+
+    # ---- what the text asks for
+
+    def edited(self) -> None:
+        self._send_once_read = False
+        self.say("")
+        self._look_for_completions()
+        self._show_chips()
+        if self._telling is None:
+            self._telling = self.set_timer(DRAFT_AFTER_S, self._tell)
+
+    def entered(self) -> None:
+        choices, draft = self.query_one(Choices), self._now()
+        if choices.open and choices.current.value != draft.typed:
+            self._choose(choices.current)
+        elif self._reading:
+            self._send_once_read = True
+            self.say(f"reading {self._reading[0]}; it goes out once that is done")
+        elif draft.whole.strip() and (command := commands.parse(draft.words, on_screen=True)):
+            self._history.add(Draft(draft.typed, draft.folded))
+            self._put(Draft(attached=draft.attached))
+            self.post_message(self.Command(*command))
+        elif near := commands.near(draft.words, on_screen=True):
+            self.say(
+                f"there is no command {draft.words.strip()}; did you mean {near}? (a space before it sends it as text)"
+            )
+        elif draft.whole.strip():
+            self._send(draft)
+
+    def pasted(self, text: str) -> None:
+        text, left_out = composing.tidy(text)
+        if composing.folds(text):
+            chip = composing.pasted(text)
+            self.add_chip(chip.label, chip.text)
+            self.say(f"{chip.label}: sent in full; Tab after it unfolds it, Backspace takes it out")
+        elif text:
+            self._text.replace(text, *self._text.selection, maintain_selection_offset=False)
+        if left_out:
+            self.say(f"{left_out:,} control characters were left out of the paste")
+
+    def picking(self, key: str) -> bool:
+        choices = self.query_one(Choices)
+        if not choices.open:
+            if key == "escape" and self._queued and self._now().empty:
+                self.post_message(self.DropQueued())
+                return True
+            return False
+        if key in ("up", "down"):
+            choices.move(-1 if key == "up" else 1)
+        elif key == "tab":
+            self._choose(choices.current)
+        elif key == "escape":
+            choices.dismiss()
+        else:
+            return False
+        return True
+
+    def at_edge(self, by: int) -> bool:
+        now = self._now()
+        if by < 0 and now.empty and not self._history.has_cleared:
+            self.post_message(self.SelectLast())
+            return True
+        found = self._history.step(by, now)
+        if found is not None:
+            self._put(found, at_first_line=by < 0)
+        return found is not None
+
+    def erased_at_start(self) -> bool:
+        if self._files:
+            self._leave_out(self._files[-1].name)
+        return bool(self._files)
+
+    def tab_after(self, mark: str) -> bool:
+        if mark in self._folded:
+            self._unfold(mark)
+        return mark in self._folded
+
+    def edit_outside(self) -> None:
+        """The text in the person's own editor; chips are short words there, and chips again afterwards."""
+        draft = self._now()
+        plain, tokens = draft.as_plain()
+        try:
+            after, left_out = composing.tidy(external.edit(plain, suspend=self._suspend))
+        except UsageError as error:
+            self._say_error(error)
+            return
+        self._put(draft.from_plain(after, tokens))
+        if left_out:
+            self.say(f"{left_out:,} control characters were left out")
+
+    def leaves(self) -> bool:
+        if self._now().empty:
+            self.post_message(self.Leave())
+            return True
+        return False
+
+    # ---- what happens around it
+
+    def watch_busy(self) -> None:
+        self._show_placeholder()
+
+    def on_resize(self) -> None:
+        self._show_placeholder()
+
+    @on(TextArea.SelectionChanged)
+    def _cursor_moved(self, event: TextArea.SelectionChanged) -> None:
+        event.stop()
+        self._look_for_completions()
+
+    @on(TextArea.Changed)
+    def _already_seen(self, event: TextArea.Changed) -> None:
+        event.stop()
+
+    @on(OptionList.OptionSelected)
+    def _clicked_choice(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._choose(self.query_one(Choices).current)
+
+    @on(Chips.Clicked)
+    def _clicked_chip(self, event: Chips.Clicked) -> None:
+        event.stop()
+        if event.key not in self._folded:
+            self._leave_out(event.key)
+        elif event.away:
+            self._text.take_out(event.key)
+        else:
+            self._unfold(event.key)
+
+    @work(thread=True, exit_on_error=False, group="reading")
+    def _read(self, name: str, taken_bytes: int) -> None:
+        try:
+            read: Document | HomeboxError = documents.attach(name, taken_bytes=taken_bytes)
+        except HomeboxError as error:
+            read = error
+        self.post_message(self.FileRead(name, read))
+
+    def on_prompt_file_read(self, event: FileRead) -> None:
+        event.stop()
+        self._reading.remove(event.name)
+        if isinstance(event.document, HomeboxError):
+            self._send_once_read = False
+            self._say_error(event.document)
+            return
+        sends, self._send_once_read = self._send_once_read, False
+        kept = tuple(
+            each for each in self._files if each.name != event.name
+        )  # read again, it is the newer one
+        self._files = (*kept, event.document)
+        self.edited()
+        if sends:
+            self.entered()
+
+    # ---- inside
+
+    def _now(self) -> Draft:
+        return Draft(self._text.text, self._folded, self._files)
+
+    def _put(self, draft: Draft, *, at_first_line: bool = False) -> None:
+        self._folded, self._files = dict(draft.folded), draft.attached
+        self._text.put(draft.typed, at_first_line=at_first_line)
+
+    def _send(self, draft: Draft) -> None:
+        text = draft.whole
+        has_bytes = documents.weight_bytes(text)
+        if has_bytes > documents.MAX_MESSAGE_BYTES:
+            self.say(
+                f"this message has {documents.in_words(has_bytes)}; the daemon takes"
+                f" {documents.in_words(documents.MAX_MESSAGE_BYTES)}. Take something out of it."
+            )
+            return
+        self._history.add(draft)
+        self._put(Draft())
+        self.post_message(self.Sent(text))
+
+    def _choose(self, choice: Choice) -> None:
+        token = self.query_one(Choices).token
+        assert token is not None
+        if token.kind is Kind.COMMAND:
+            takes = next(each.takes for each in commands.COMMANDS if each.name == choice.value)
+            self._text.replace_before(token.start, choice.value + (" " if takes else ""))
+        elif choice.value.endswith("/"):
+            at = "@" if self._text.before_cursor[token.start :].startswith("@") else ""
+            self._text.replace_before(token.start, at + choice.value)
+        else:
+            self._text.replace_before(
+                0 if self._text.before_cursor.startswith("/attach ") else token.start, ""
+            )
+            self.attach(choice.value)
+
+    def _look_for_completions(self) -> None:
+        row = self._text.cursor_location[0]
+        room = self.region.y if self.region.y else self.app.size.height - self.region.height
+        self.query_one(Choices).look(composing.token_at(row, self._text.before_cursor), room=room)
+
+    def _unfold(self, mark: str) -> None:
+        chip = self._folded[mark]
+        if composing.can_unfold(chip.text):
+            self._text.take_out(mark, chip.text)
+        else:
+            self.say(f"{chip.label}: too long to be edited here. It is sent in full; the x takes it out.")
+
+    def _leave_out(self, name: str) -> None:
+        self._files = self._now().without(name).attached
+        self.edited()
+        self.say(f"{name} is left out")
+
+    def _show_chips(self) -> None:
+        draft = self._now()
+        folded = [
+            Row(mark, f"{composing.glyph(mark)} {draft.folded[mark].label}", True) for mark in draft.marks
+        ]
+        attached = [
+            Row(each.name, f"{Path(each.name).name} {documents.in_words(each.size_bytes)}")
+            for each in self._files
+        ]
+        self.query_one(Chips).show(folded + attached)
+
+    def _show_placeholder(self) -> None:
+        width = self._text.content_size.width
+        lines = _PLACEHOLDERS[self.busy]
+        self._text.placeholder = next((line for line in lines if len(line) < width), lines[-1])
+
+    def _say_error(self, error: HomeboxError) -> None:
+        self.say(" - ".join(part for part in (error.message, error.hint) if part))
+
+    def _tell(self) -> None:
+        self._telling = None
+        self.post_message(self.Changed(self.draft))
+
+    @contextmanager
+    def _suspend(self) -> Iterator[None]:
+        try:
+            with self.app.suspend():
+                yield
+        except SuspendNotSupported:
+            raise UsageError(
+                "this terminal cannot be lent to an editor", hint="Write it in a file, and /attach that file."
+            ) from None
