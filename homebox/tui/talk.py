@@ -41,6 +41,7 @@ class Talk:
         options: Options | None = None,
         system: str | None = None,
         window: int = WINDOW,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`unsent` gets a message back that did not go out."""
         self._daemon = daemon
@@ -49,6 +50,7 @@ class Talk:
         self.options = options or Options()
         self._system = system
         self._window = window
+        self._clock = clock
         self._reader: courier.Newest[ChatState] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._generation = 0  # of opened conversations: what belongs to an earlier one is dropped
@@ -106,14 +108,14 @@ class Talk:
             parent=parent,
             options=self.options,
         )
-        wanted = conversation.asked(now, text, time.time(), parent=parent)
+        wanted = conversation.asked(now, text, self._clock(), parent=parent)
         self._begin(wanted, chats.path(now.chat, "turns"), request, unsent=text)
 
     def regenerate(self, message: str) -> None:
         """Another answer beside `message`, or to the question it is."""
         self._need_quiet()
         request = RegenerateRequest(key=_key(), message=message, options=self.options)
-        wanted = conversation.answered_again(self.now, message, time.time())
+        wanted = conversation.answered_again(self.now, message, self._clock())
         self._begin(wanted, chats.path(self.now.chat, "regenerate"), request)
 
     def go_on(self) -> None:

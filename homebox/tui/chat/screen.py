@@ -70,15 +70,17 @@ class ChatScreen(Screen[None]):
         first: str | None = None,
         system: str | None = None,
         options: Options | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`chat` is opened, `first` is said at once."""
         super().__init__()
+        self._clock = clock
         self.daemon = daemon
         self.me = own_name()
         self.model = ""  # the one that the box serves
-        self.talk = Talk(daemon, self._changed, unsent=self._unsent, options=options, system=system)
+        self.talk = Talk(daemon, self._changed, unsent=self._unsent, options=options, system=system, clock=clock)
         self.wishes = Wishes(self)
-        self.chat_list = ChatList()
+        self.chat_list = ChatList(clock=clock)
         self.over: ChatList | None = None  # the list on a narrow screen, while it is open
         self._first_chat, self._first_words = chat, first
         self._box: Snapshot | None = None
@@ -175,7 +177,7 @@ class ChatScreen(Screen[None]):
         """The lines that go with the clock, at most four times a second."""
         if not self.is_attached:
             return
-        now, at = self.talk.now, time.time()
+        now, at = self.talk.now, self._clock()
         turn = now.items[-1].message.turn if now.items else None
         self.query_one(StatusLine).show(
             line(
@@ -213,7 +215,7 @@ class ChatScreen(Screen[None]):
 
     def say(self, words: str, seconds: float = NOTE_S) -> None:
         """What came of a wish, in the status line for a moment."""
-        self._note, self._note_until = words, time.time() + seconds
+        self._note, self._note_until = words, self._clock() + seconds
         self._draw_lines()
         self.set_timer(seconds + 0.05, self._draw_lines)
 

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from homebox.client.conversation import Conversation
 from homebox.client.sanitise import clean
 from homebox.client.state import ChatState, ConnectionLost, Phase
-from homebox.client.words import engine_line, waiting_line
+from homebox.client.phrases import engine_line, waiting_line
 from homebox.wire import events
 
 FULL = 0.9  # of the context, from which on the person is told

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from homebox.client import chats, models
-from homebox.client.words import stats_line
+from homebox.client.phrases import stats_line
 from homebox.errors import InvalidRequest
 from homebox.tui import clipboard, themes
 from homebox.tui.chat.message import MessageView
