@@ -18,6 +18,18 @@ from homebox.tui.keys import bindings
 from homebox.tui.prompt.composing import glyph, is_mark
 
 MAX_LINES, MAX_LINES_IN_SMALL, SMALL_ROWS = 10, 3, 20
+_INVITATIONS = {
+    False: (
+        "ask something...  (Enter send, Ctrl+J newline, / commands, @ file)",
+        "ask something...  (Enter send, / commands)",
+        "ask something...",
+    ),
+    True: (
+        "the next message...  (Enter queues it, Esc stops the answer)",
+        "the next message...  (Enter queues)",
+        "the next message...",
+    ),
+}
 
 
 class Hands(Protocol):
@@ -52,7 +64,7 @@ class Editor(TextArea):
     """
 
     def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+        self._hands, self._busy = hands, False
         super().__init__(compact=True, highlight_cursor_line=False, tab_behavior="focus")
         self.cursor_blink, self.match_cursor_bracket = False, False
 
@@ -69,6 +81,16 @@ class Editor(TextArea):
                 chip = Text(glyph(character), "reverse bold")
                 line = Text.assemble(line[:at], chip, line[at + 1 :], end="", no_wrap=True)
         return line
+
+    def invite(self, *, busy: bool) -> None:
+        """What stands there while nothing is typed, as much of it as there is room for."""
+        self._busy = busy
+        width, lines = self.content_size.width, _INVITATIONS[busy]
+        self.placeholder = next((line for line in lines if len(line) < width), lines[-1])
+
+    def on_resize(self) -> None:
+        self.invite(busy=self._busy)
+        self.call_after_refresh(self.scroll_cursor_visible)
 
     # ---- text that comes in
 
