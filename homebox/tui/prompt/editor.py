@@ -6,10 +6,11 @@ text: a key that is handled later would meet text that was typed after it. It kn
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual import events
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.widgets import TextArea
 
@@ -38,7 +39,7 @@ class Hands(Protocol):
     def edited(self) -> None: ...
     def entered(self) -> None: ...
     def pasted(self, text: str) -> None: ...
-    def picking(self, key: str) -> bool: ...
+    def takes(self, key: str) -> bool: ...
     def at_edge(self, by: int) -> bool: ...
     def erased_at_start(self) -> bool: ...
     def tab_after(self, mark: str) -> bool: ...
@@ -49,7 +50,7 @@ class Hands(Protocol):
 class Editor(TextArea):
     """Grows with its text, to ten lines; to three on a small terminal."""
 
-    BINDINGS = [*bindings("prompt")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("prompt")]
     DEFAULT_CSS = """
     Editor {
         width: 1fr;
@@ -110,7 +111,7 @@ class Editor(TextArea):
             event.prevent_default()  # not a line break, whatever key sends
 
     async def _is_handled(self, event: events.Key) -> bool:
-        if self._hands.picking(event.key):
+        if self._hands.takes(event.key):
             return True
         if event.key == "backspace" and self.selection.end == (0, 0) and self.selection.is_empty:
             return self._hands.erased_at_start()

@@ -7,12 +7,11 @@ read in threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from textual import on
-from textual.app import ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.reactive import reactive
@@ -182,7 +181,7 @@ class Prompt(Vertical):
         if left_out:
             self.say(f"{left_out:,} control characters were left out of the paste")
 
-    def picking(self, key: str) -> bool:
+    def takes(self, key: str) -> bool:
         choices = self._choices
         if not choices.open:
             if key == "escape" and self._queued.texts and self._now().empty:
@@ -225,7 +224,7 @@ class Prompt(Vertical):
         draft = self._now()
         plain, tokens = draft.as_plain()
         try:
-            after, left_out = composing.tidy(external.edit(plain, suspend=self._suspend))
+            after, left_out = composing.tidy(external.edit(plain, self.app))
         except UsageError as error:
             self._say_error(error)
             return
@@ -341,13 +340,3 @@ class Prompt(Vertical):
         if text != self._told:
             self._told = text
             self.post_message(self.Changed(text))
-
-    @contextmanager
-    def _suspend(self) -> Iterator[None]:
-        try:
-            with self.app.suspend():
-                yield
-        except SuspendNotSupported:
-            raise UsageError(
-                "this terminal cannot be lent to an editor", hint="Write it in a file, and /attach that file."
-            ) from None
