@@ -1,7 +1,7 @@
 """How is the text of the prompt edited in the person's own editor?
 
 $VISUAL, else $EDITOR, else one that is there; on a file that only they can read, in a folder that is gone afterwards
-with all that an editor leaves beside its file. The screen is put away meanwhile by the context manager that is given.
+with all that an editor leaves beside its file. The screen is put away meanwhile.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+from textual.app import App, SuspendNotSupported
 
 from homebox.client import documents
 from homebox.errors import UsageError
@@ -22,19 +24,14 @@ from homebox.errors import UsageError
 _FOUND = ("editor", "nano", "vi")
 
 
-def edit(
-    text: str,
-    *,
-    suspend: Callable[[], AbstractContextManager[None]],
-    environ: Mapping[str, str] = os.environ,
-) -> str:
-    """What the person made of `text`. Raises UsageError, with the text unchanged, if that was not possible."""
+def edit(text: str, app: App[object], environ: Mapping[str, str] = os.environ) -> str:
+    """What the person made of `text`. Raises UsageError if that was not possible; nothing has happened then."""
     command = editor(environ)
     with tempfile.TemporaryDirectory(prefix="homebox-") as folder:
         file = Path(folder) / "message.md"
         file.touch(mode=0o600)
         file.write_text(text, encoding="utf-8")
-        with suspend(), _undisturbed():
+        with _lent(app), _undisturbed():
             code = _run([*command, str(file)])
         if code:
             raise UsageError(
@@ -81,6 +78,17 @@ def _read(file: Path) -> str:
 
 def _how_it_ended(code: int) -> str:
     return f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+
+
+@contextmanager
+def _lent(app: App[object]) -> Iterator[None]:
+    try:
+        with app.suspend():
+            yield
+    except SuspendNotSupported:
+        raise UsageError(
+            "this terminal cannot be lent to an editor", hint="Write it in a file, and /attach that file."
+        ) from None
 
 
 @contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Static
 
@@ -18,7 +19,7 @@ class PromptApp(App[None]):
 
     CSS = "Screen { layout: vertical; } #above { height: 1fr; }"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS = [Binding("escape", "stop", "stop")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", "stop")]
 
     def __init__(self) -> None:
         super().__init__()

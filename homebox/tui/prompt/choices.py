@@ -122,7 +122,8 @@ class Choices(OptionList):
         self._rows = rows
         height = min(len(rows), MAX_ROWS, max(self._room, 1))
         wide = max((Content(clean(row.value)).cell_length for row in rows), default=0)
-        self.set_options(Option(_line(row, wide)) for row in rows)
+        width = max(self.app.size.width - 4, 10)  # the rest is padding and scrollbar
+        self.set_options(Option(_line(row, wide).truncate(width, ellipsis=True)) for row in rows)
         self.styles.height, self.styles.offset = height, (0, -height)
         self.highlighted = 0 if rows else None
         self.display = bool(rows)
@@ -134,10 +135,9 @@ class Choices(OptionList):
 
 def _line(row: Choice, wide: int) -> Content:
     name = Content(clean(row.value).replace("\n", " "))
-    line = (
-        Content.assemble(name, " " * (wide - name.cell_length + 2), (row.about, "dim")) if row.about else name
-    )
-    return line.truncate(10_000, ellipsis=True)
+    if not row.about:
+        return name
+    return Content.assemble(name, " " * (wide - name.cell_length + 2), (row.about, "dim"))
 
 
 def _commands(word: str) -> list[Choice]:

@@ -73,10 +73,6 @@ class Draft:
         """Those that stand in the text, in order, each once."""
         return list(dict.fromkeys(mark for mark in _marks.findall(self.typed) if mark in self.folded))
 
-    def without(self, name: str) -> Draft:
-        """The same without this file."""
-        return replace(self, attached=tuple(each for each in self.attached if each.name != name))
-
     def _unfold(self, found: re.Match[str]) -> str:
         chip = self.folded.get(found[0])
         return chip.text if chip else found[0]

@@ -6,10 +6,11 @@ text: a key that is handled later would meet text that was typed after it. It kn
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual import events
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.widgets import TextArea
 
@@ -18,6 +19,18 @@ from homebox.tui.keys import bindings
 from homebox.tui.prompt.composing import glyph, is_mark
 
 MAX_LINES, MAX_LINES_IN_SMALL, SMALL_ROWS = 10, 3, 20
+_INVITATIONS = {
+    False: (
+        "ask something...  (Enter send, Ctrl+J newline, / commands, @ file)",
+        "ask something...  (Enter send, / commands)",
+        "ask something...",
+    ),
+    True: (
+        "the next message...  (Enter queues it, Esc stops the answer)",
+        "the next message...  (Enter queues)",
+        "the next message...",
+    ),
+}
 
 
 class Hands(Protocol):
@@ -26,7 +39,7 @@ class Hands(Protocol):
     def edited(self) -> None: ...
     def entered(self) -> None: ...
     def pasted(self, text: str) -> None: ...
-    def picking(self, key: str) -> bool: ...
+    def takes(self, key: str) -> bool: ...
     def at_edge(self, by: int) -> bool: ...
     def erased_at_start(self) -> bool: ...
     def tab_after(self, mark: str) -> bool: ...
@@ -37,7 +50,7 @@ class Hands(Protocol):
 class Editor(TextArea):
     """Grows with its text, to ten lines; to three on a small terminal."""
 
-    BINDINGS = [*bindings("prompt")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("prompt")]
     DEFAULT_CSS = """
     Editor {
         width: 1fr;
@@ -52,7 +65,7 @@ class Editor(TextArea):
     """
 
     def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+        self._hands, self._busy = hands, False
         super().__init__(compact=True, highlight_cursor_line=False, tab_behavior="focus")
         self.cursor_blink, self.match_cursor_bracket = False, False
 
@@ -69,6 +82,16 @@ class Editor(TextArea):
                 chip = Text(glyph(character), "reverse bold")
                 line = Text.assemble(line[:at], chip, line[at + 1 :], end="", no_wrap=True)
         return line
+
+    def invite(self, *, busy: bool) -> None:
+        """What stands there while nothing is typed, as much of it as there is room for."""
+        self._busy = busy
+        width, lines = self.content_size.width, _INVITATIONS[busy]
+        self.placeholder = next((line for line in lines if len(line) < width), lines[-1])
+
+    def on_resize(self) -> None:
+        self.invite(busy=self._busy)
+        self.call_after_refresh(self.scroll_cursor_visible)
 
     # ---- text that comes in
 
@@ -88,7 +111,7 @@ class Editor(TextArea):
             event.prevent_default()  # not a line break, whatever key sends
 
     async def _is_handled(self, event: events.Key) -> bool:
-        if self._hands.picking(event.key):
+        if self._hands.takes(event.key):
             return True
         if event.key == "backspace" and self.selection.end == (0, 0) and self.selection.is_empty:
             return self._hands.erased_at_start()

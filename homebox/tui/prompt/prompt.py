@@ -7,45 +7,29 @@ read in threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from textual import on, work
-from textual.app import ComposeResult, SuspendNotSupported
+from textual import on
+from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
 from textual.timer import Timer
 from textual.widgets import OptionList, Static, TextArea
 
 from homebox.client import commands, documents
-from homebox.client.documents import Document
-from homebox.client.sanitise import clean
 from homebox.errors import HomeboxError, UsageError
 from homebox.tui import external
 from homebox.tui.prompt import composing
+from homebox.tui.prompt.chips import Chips
 from homebox.tui.prompt.choices import Choice, Choices
 from homebox.tui.prompt.composing import Chip, Draft, Kind
 from homebox.tui.prompt.editor import Editor
 from homebox.tui.prompt.history import History
-from homebox.tui.prompt.strips import Chips, Queued, Row
+from homebox.tui.prompt.queued import Note, Queued
 
 DRAFT_AFTER_S = 0.5
-_PLACEHOLDERS = {
-    False: (
-        "ask something...  (Enter send, Ctrl+J newline, / commands, @ file)",
-        "ask something...  (Enter send, / commands)",
-        "ask something...",
-    ),
-    True: (
-        "the next message...  (Enter queues it, Esc stops the answer)",
-        "the next message...  (Enter queues)",
-        "the next message...",
-    ),
-}
 
 
 class Prompt(Vertical):
@@ -56,7 +40,6 @@ class Prompt(Vertical):
         height: auto;
         & > Horizontal { height: auto; }
         & .prompt--sign { width: 2; height: 1; color: $text-accent; }
-        & > .prompt--note { display: none; height: auto; max-height: 2; padding: 0 0 0 2; color: $text-warning; }
     }
     """
 
@@ -91,32 +74,24 @@ class Prompt(Vertical):
     class DropQueued(Message):
         """Esc where nothing is typed: the message that would come last is not to be sent."""
 
-    @dataclass
-    class FileRead(Message):
-        """From the thread that read it."""
-
-        name: str
-        document: Document | HomeboxError
-
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._history = History()
         self._folded: dict[str, Chip] = {}
-        self._files: tuple[Document, ...] = ()
-        self._reading: list[str] = []
         self._send_once_read = False
-        self._queued = False
+        self._told = ""
         self._telling: Timer | None = None
-        self._text = Editor(self)
+        self._text, self._choices, self._queued = Editor(self), Choices(), Queued()
+        self._chips, self._note = Chips(), Note()
 
     def compose(self) -> ComposeResult:
-        yield Choices()
-        yield Queued()
-        yield Chips()
+        yield self._choices
+        yield self._queued
+        yield self._chips
         with Horizontal():
             yield Static("> ", classes="prompt--sign", markup=False)
             yield self._text
-        yield Static(classes="prompt--note", markup=False)
+        yield self._note
 
     # ---- what the screen may ask for
 
@@ -127,6 +102,7 @@ class Prompt(Vertical):
 
     @draft.setter
     def draft(self, text: str) -> None:
+        self._told = text
         self._put(Draft.of(text))
 
     @property
@@ -141,8 +117,7 @@ class Prompt(Vertical):
 
     def attach(self, path: str) -> None:
         """Send this file's text below the words; why that is not possible is said."""
-        self._reading.append(path)
-        self._read(path, documents.weight_bytes(self.draft))
+        self._chips.attach(path, taken_bytes=documents.weight_bytes(self.draft))
 
     def add_chip(self, label: str, text: str) -> None:
         """Put a text where the cursor is, folded. What is to stand apart from it must be so in the text."""
@@ -156,15 +131,11 @@ class Prompt(Vertical):
 
     def show_queued(self, texts: Iterable[str]) -> None:
         """The messages that go out once the answer is there."""
-        waiting = list(texts)
-        self._queued = bool(waiting)
-        self.query_one(Queued).show(waiting)
+        self._queued.show(list(texts))
 
     def say(self, text: str) -> None:
         """One note below the text, until something is typed."""
-        note = self.query_one(".prompt--note", Static)
-        note.update(Content(clean(text)))
-        note.display = bool(text)
+        self._note.show(text)
 
     def focus(self, scroll_visible: bool = True) -> Prompt:
         self._text.focus(scroll_visible)
@@ -176,17 +147,18 @@ class Prompt(Vertical):
         self._send_once_read = False
         self.say("")
         self._look_for_completions()
-        self._show_chips()
+        draft = self._now()
+        self._chips.show({mark: draft.folded[mark] for mark in draft.marks})
         if self._telling is None:
             self._telling = self.set_timer(DRAFT_AFTER_S, self._tell)
 
     def entered(self) -> None:
-        choices, draft = self.query_one(Choices), self._now()
+        choices, draft = self._choices, self._now()
         if choices.open and choices.current.value != draft.typed:
             self._choose(choices.current)
-        elif self._reading:
+        elif self._chips.reading:
             self._send_once_read = True
-            self.say(f"reading {self._reading[0]}; it goes out once that is done")
+            self.say(f"reading {self._chips.reading[0]}; it goes out once that is done")
         elif draft.whole.strip() and (command := commands.parse(draft.words, on_screen=True)):
             self._history.add(Draft(draft.typed, draft.folded))
             self._put(Draft(attached=draft.attached))
@@ -209,10 +181,10 @@ class Prompt(Vertical):
         if left_out:
             self.say(f"{left_out:,} control characters were left out of the paste")
 
-    def picking(self, key: str) -> bool:
-        choices = self.query_one(Choices)
+    def takes(self, key: str) -> bool:
+        choices = self._choices
         if not choices.open:
-            if key == "escape" and self._queued and self._now().empty:
+            if key == "escape" and self._queued.texts and self._now().empty:
                 self.post_message(self.DropQueued())
                 return True
             return False
@@ -237,9 +209,10 @@ class Prompt(Vertical):
         return found is not None
 
     def erased_at_start(self) -> bool:
-        if self._files:
-            self._leave_out(self._files[-1].name)
-        return bool(self._files)
+        files = self._chips.files
+        if files:
+            self._leave_out(files[-1].name)
+        return bool(files)
 
     def tab_after(self, mark: str) -> bool:
         if mark in self._folded:
@@ -251,7 +224,7 @@ class Prompt(Vertical):
         draft = self._now()
         plain, tokens = draft.as_plain()
         try:
-            after, left_out = composing.tidy(external.edit(plain, suspend=self._suspend))
+            after, left_out = composing.tidy(external.edit(plain, self.app))
         except UsageError as error:
             self._say_error(error)
             return
@@ -268,10 +241,7 @@ class Prompt(Vertical):
     # ---- what happens around it
 
     def watch_busy(self) -> None:
-        self._show_placeholder()
-
-    def on_resize(self) -> None:
-        self._show_placeholder()
+        self._text.invite(busy=self.busy)
 
     @on(TextArea.SelectionChanged)
     def _cursor_moved(self, event: TextArea.SelectionChanged) -> None:
@@ -285,7 +255,7 @@ class Prompt(Vertical):
     @on(OptionList.OptionSelected)
     def _clicked_choice(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self._choose(self.query_one(Choices).current)
+        self._choose(self._choices.current)
 
     @on(Chips.Clicked)
     def _clicked_chip(self, event: Chips.Clicked) -> None:
@@ -297,37 +267,24 @@ class Prompt(Vertical):
         else:
             self._unfold(event.key)
 
-    @work(thread=True, exit_on_error=False, group="reading")
-    def _read(self, name: str, taken_bytes: int) -> None:
-        try:
-            read: Document | HomeboxError = documents.attach(name, taken_bytes=taken_bytes)
-        except HomeboxError as error:
-            read = error
-        self.post_message(self.FileRead(name, read))
-
-    def on_prompt_file_read(self, event: FileRead) -> None:
+    @on(Chips.Arrived)
+    def _file_arrived(self, event: Chips.Arrived) -> None:
         event.stop()
-        self._reading.remove(event.name)
-        if isinstance(event.document, HomeboxError):
-            self._send_once_read = False
-            self._say_error(event.document)
-            return
-        sends, self._send_once_read = self._send_once_read, False
-        kept = tuple(
-            each for each in self._files if each.name != event.name
-        )  # read again, it is the newer one
-        self._files = (*kept, event.document)
+        sends = self._send_once_read and event.error is None
         self.edited()
-        if sends:
+        if event.error is not None:
+            self._say_error(event.error)
+        elif sends:
             self.entered()
 
     # ---- inside
 
     def _now(self) -> Draft:
-        return Draft(self._text.text, self._folded, self._files)
+        return Draft(self._text.text, self._folded, self._chips.files)
 
     def _put(self, draft: Draft, *, at_first_line: bool = False) -> None:
-        self._folded, self._files = dict(draft.folded), draft.attached
+        self._folded = dict(draft.folded)
+        self._chips.replace(draft.attached)
         self._text.put(draft.typed, at_first_line=at_first_line)
 
     def _send(self, draft: Draft) -> None:
@@ -344,7 +301,7 @@ class Prompt(Vertical):
         self.post_message(self.Sent(text))
 
     def _choose(self, choice: Choice) -> None:
-        token = self.query_one(Choices).token
+        token = self._choices.token
         assert token is not None
         if token.kind is Kind.COMMAND:
             takes = next(each.takes for each in commands.COMMANDS if each.name == choice.value)
@@ -361,7 +318,7 @@ class Prompt(Vertical):
     def _look_for_completions(self) -> None:
         row = self._text.cursor_location[0]
         room = self.region.y if self.region.y else self.app.size.height - self.region.height
-        self.query_one(Choices).look(composing.token_at(row, self._text.before_cursor), room=room)
+        self._choices.look(composing.token_at(row, self._text.before_cursor), room=room)
 
     def _unfold(self, mark: str) -> None:
         chip = self._folded[mark]
@@ -371,39 +328,15 @@ class Prompt(Vertical):
             self.say(f"{chip.label}: too long to be edited here. It is sent in full; the x takes it out.")
 
     def _leave_out(self, name: str) -> None:
-        self._files = self._now().without(name).attached
+        self._chips.leave_out(name)
         self.edited()
         self.say(f"{name} is left out")
-
-    def _show_chips(self) -> None:
-        draft = self._now()
-        folded = [
-            Row(mark, f"{composing.glyph(mark)} {draft.folded[mark].label}", True) for mark in draft.marks
-        ]
-        attached = [
-            Row(each.name, f"{Path(each.name).name} {documents.in_words(each.size_bytes)}")
-            for each in self._files
-        ]
-        self.query_one(Chips).show(folded + attached)
-
-    def _show_placeholder(self) -> None:
-        width = self._text.content_size.width
-        lines = _PLACEHOLDERS[self.busy]
-        self._text.placeholder = next((line for line in lines if len(line) < width), lines[-1])
 
     def _say_error(self, error: HomeboxError) -> None:
         self.say(" - ".join(part for part in (error.message, error.hint) if part))
 
     def _tell(self) -> None:
-        self._telling = None
-        self.post_message(self.Changed(self.draft))
-
-    @contextmanager
-    def _suspend(self) -> Iterator[None]:
-        try:
-            with self.app.suspend():
-                yield
-        except SuspendNotSupported:
-            raise UsageError(
-                "this terminal cannot be lent to an editor", hint="Write it in a file, and /attach that file."
-            ) from None
+        self._telling, text = None, self.draft
+        if text != self._told:
+            self._told = text
+            self.post_message(self.Changed(text))
