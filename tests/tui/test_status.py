@@ -58,7 +58,7 @@ LINES = [
     (ended("error", error={"code": "engine_failed", "message": "the logits are not numbers"}), {}, " [!] the logits are not numbers - 418 tok kept", "r redo"),
     (stored("stopped", "daemon restarted"), {}, " [=] daemon restarted - kept", "r redo  c continue"),
     (stored("done"), {}, "     ", ""),
-    (full(), {}, " [=] 7,500 of 8,192 tokens of the context are used", "/summarise"),
+    (full(), {}, " [=] context 92% full - /summarise goes on", "/summarise"),
     (Conversation(chat="c"), {"away": ConnectionLost(5.0)}, " [!] the daemon does not answer - trying again in 5 s", ""),
     (Conversation(chat="c", error=Busy("the queue is full", hint="Wait.")), {}, " [!] the queue is full", "Wait."),
     (growing(), {"note": "copied"}, " [i] copied", ""),
@@ -68,10 +68,20 @@ LINES = [
 @pytest.mark.parametrize(("now", "known", "words", "hint"), LINES, ids=[row[2].strip() for row in LINES])
 def test_every_state_has_its_line(now: Conversation, known: dict[str, object], words: str, hint: str) -> None:
     found = line(now, me="anna", at=109.2, **known)  # type: ignore[arg-type]
-    assert fitted(found, 200).rstrip().startswith(words.rstrip())
-    assert hint in fitted(found, 200)
+    [wide] = fitted(found, 200)
+    assert wide.rstrip().startswith(words.rstrip())
+    assert hint in wide
     for width in (200, 80, 60, 40, 12):
-        assert cell_len(fitted(found, width)) == width
+        lines = fitted(found, width)
+        assert [cell_len(each) for each in lines] == [width] * len(lines)
+        assert len(lines) == 1 or found.kind == "error"
+
+
+def test_why_a_wish_was_refused_is_never_cut() -> None:
+    words = "the prompt has 9,214 tokens; this model reads at most 8,192 of them at a time"
+    hint = "Leave something out, or begin a new conversation with /new."
+    lines = fitted(line(Conversation(chat="c", error=Busy(words, hint=hint))), 40)
+    assert " ".join(" ".join(lines).split()) == f"[!] {words}. {hint}"
 
 
 def test_what_a_model_or_a_daemon_says_drives_no_terminal() -> None:
@@ -82,7 +92,7 @@ def test_what_a_model_or_a_daemon_says_drives_no_terminal() -> None:
         growing(queue=events.Queued(position=1, waiting=1, ahead=(nasty,))),
         Conversation(chat="c", error=Busy(nasty, hint=nasty)),
     ):
-        shown = fitted(line(now), 120)
+        shown = fitted(line(now), 120)[0]
         assert "\x1b" not in shown
         assert "\x07" not in shown
         assert "\u202e" not in shown

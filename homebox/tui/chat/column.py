@@ -7,6 +7,9 @@ what has come. It asks for older messages when its top is reached.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
@@ -33,9 +36,9 @@ class Column(VerticalScroll, can_focus=False):
             super().__init__()
             self.lines = lines
 
-    def __init__(self, *, me: str, welcome: str) -> None:
+    def __init__(self, *, welcome: str, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
-        self._me = me
+        self._clock = clock
         self._older = Static(id="older", markup=False)
         self._welcome = Static(welcome, id="welcome", markup=False)
         self._views: dict[str, MessageView] = {}
@@ -103,7 +106,7 @@ class Column(VerticalScroll, can_focus=False):
             name = item.message.id
             view = self._views.get(name)
             if view is None:
-                view = MessageView(item, me=self._me)
+                view = MessageView(item, clock=self._clock)
                 batch.append(view)
             elif batch:
                 at_top = at_top or after is self._welcome

@@ -7,6 +7,7 @@ then single letters act on it, and it says so by a bar at its side. What they do
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,9 +45,9 @@ class MessageView(Vertical, can_focus=True):
         what: str
         by: int = 0
 
-    def __init__(self, item: Item, *, me: str) -> None:
+    def __init__(self, item: Item, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
-        self._me = me
+        self._clock = clock
         self._text, self._thoughts_text = Growing(), Growing()
         self._finished = False
         self._code_at = -1
@@ -112,7 +113,7 @@ class MessageView(Vertical, can_focus=True):
     def _head(self) -> Content:
         message = self.item.message
         name = "you" if message.role == "user" else clean(message.model or "homebox")
-        parts = [Content.styled(name, "bold"), Content(f" {_clock(message.created)}")]
+        parts = [Content.styled(name, "bold"), Content(f" {_time(message.created, self._clock())}")]
         if len(message.siblings) > 1 and message.id in message.siblings:
             parts.append(Content(f"  [{message.siblings.index(message.id) + 1}/{len(message.siblings)}]"))
         if not self.item.growing and message.state not in ("done", "growing"):
@@ -127,9 +128,7 @@ class MessageView(Vertical, can_focus=True):
             self.post_message(self.Wanted(self, what, by))
 
 
-def _clock(at: float) -> str:
-    """The time of today, or the day."""
-    if not at:
-        return ""
-    then, now = time.localtime(at), time.localtime()
-    return time.strftime("%H:%M" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)
+def _time(at: float, now: float) -> str:
+    """The time of today, or the day, too."""
+    then, today = time.localtime(at), time.localtime(now)
+    return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then) if at else ""

@@ -78,7 +78,9 @@ class ChatScreen(Screen[None]):
         self.daemon = daemon
         self.me = own_name()
         self.model = ""  # the one that the box serves
-        self.talk = Talk(daemon, self._changed, unsent=self._unsent, options=options, system=system, clock=clock)
+        self.talk = Talk(
+            daemon, self._changed, unsent=self._unsent, options=options, system=system, clock=clock
+        )
         self.wishes = Wishes(self)
         self.chat_list = ChatList(clock=clock)
         self.over: ChatList | None = None  # the list on a narrow screen, while it is open
@@ -97,7 +99,7 @@ class ChatScreen(Screen[None]):
         with Horizontal():
             yield self.chat_list
             with Vertical(id="middle"):
-                yield Column(me=self.me, welcome=WELCOME)
+                yield Column(welcome=WELCOME, clock=self._clock)
                 yield Static(id="pill", markup=False)
                 yield StatusLine()
                 yield Prompt()

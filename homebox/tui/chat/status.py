@@ -1,7 +1,8 @@
 """What is going on with the answer, in one line?
 
-Always exactly one line, so that the text above never jumps: a mark, words, and at the right what can be done about it.
-Pure words of the conversation and the clock; the widget only shows them.
+Exactly one line, so that the text above never jumps: a mark, words, and at the right what can be done about it. Only
+why a wish was refused may take more: it is never cut. Pure words of the conversation and the clock; the widget only
+shows them.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
+from textual.geometry import Size
 from textual.widget import Widget
 
 from homebox.client.conversation import Conversation
+from homebox.client.phrases import engine_line, waiting_line
 from homebox.client.sanitise import clean
 from homebox.client.state import ChatState, ConnectionLost, Phase
-from homebox.client.phrases import engine_line, waiting_line
+from homebox.client.summary import needs_room
 from homebox.wire import events
 
-FULL = 0.9  # of the context, from which on the person is told
+MOST_LINES = 6  # of a refusal
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,8 @@ def line(
     if growing is not None and growing.answer is not None:
         return _growing(growing.answer, growing.message.created, me, health, at)
     if _full(now):
-        return Line(
-            "[=]",
-            f"{now.ctx_used:,} of {now.ctx_max:,} tokens of the context are used",
-            "/summarise goes on with a summary   /new begins anew",
-            "warning",
-        )
+        used = 100 * (now.ctx_used or 0) / (now.ctx_max or 1)
+        return Line("[=]", f"context {used:.0f}% full - /summarise goes on, /new begins anew", "", "warning")
     last = now.items[-1] if now.items else None
     if last is not None and last.message.role == "assistant":
         return _ended(last.answer, last.message.state, last.message.detail, stopped)
@@ -144,34 +143,46 @@ def _ended(state: ChatState | None, how: str, detail: str, stopped: bool) -> Lin
 
 
 def _full(now: Conversation) -> bool:
-    return bool(now.ctx_used and now.ctx_max and now.ctx_used >= FULL * now.ctx_max)
+    return bool(now.ctx_used and now.ctx_max and needs_room(now.ctx_used, now.ctx_max))
 
 
-def fitted(shown: Line, width: int) -> str:
-    """The line in exactly `width` cells; of what does not fit the hint goes first, then the end of the words."""
+def fitted(shown: Line, width: int) -> list[str]:
+    """The lines, each of exactly `width` cells; of what does not fit the hint goes first, then the end of the words."""
     left = f" {shown.mark} {shown.words}"
     if shown.hint and cell_len(left) + cell_len(shown.hint) + 2 <= width:
-        return set_cell_size(left, width - cell_len(shown.hint) - 1) + shown.hint + " "
-    if shown.kind == "error" and shown.hint and cell_len(left) + 3 < width:
-        return set_cell_size(f"{left} - {shown.hint}", width)
-    return set_cell_size(left, width)
+        return [set_cell_size(left, width - cell_len(shown.hint) - 1) + shown.hint + " "]
+    if shown.kind != "error":
+        return [set_cell_size(left, width)]
+    whole = f"{shown.words}. {shown.hint}" if shown.hint else shown.words
+    lines = Content(whole).wrap(max(1, width - 6))
+    head, *rest = (each.plain for each in lines[:MOST_LINES])
+    return [
+        set_cell_size(f" {shown.mark} {head}", width),
+        *(set_cell_size(f"     {each}", width) for each in rest),
+    ]
 
 
 class StatusLine(Widget):
     DEFAULT_CSS = """
-    StatusLine { height: 1; }
+    StatusLine { height: auto; }
     StatusLine.-busy { color: $text; }
     StatusLine.-quiet { color: $text-muted; }
     StatusLine.-warning { color: $text-warning; }
     StatusLine.-error { color: $text-error; text-style: bold; }
     """
     _shown = Line()
+    _height = 1
 
     def show(self, shown: Line) -> None:
         if shown != self._shown:
             self._shown = shown
             self.set_classes(f"-{shown.kind}")
-            self.refresh()
+            height = len(fitted(shown, self.size.width))
+            self.refresh(layout=height != self._height)
+            self._height = height
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(fitted(self._shown, width))
 
     def render(self) -> Content:
-        return Content(fitted(self._shown, self.size.width))
+        return Content("\n".join(fitted(self._shown, self.size.width)))
