@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 # A paragraph is kept in pieces of less than this many characters, so that little must be looked at again when a few are
-# added. Pieces flow into each other on the screen; emphasis alone ends at a cut.
-PIECE = 2048
+# added. Pieces flow into each other on the screen; emphasis would end at a cut, so it is made where nothing is open.
+PIECE = 1024
 
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 
@@ -99,6 +99,17 @@ def cells(row: str) -> list[str]:
 
 
 def _cut(text: str) -> int:
-    """Where to cut: after the last line, else after the last word, of its second half."""
+    """Where to cut: after the last line, else after the last word, of its second half, if no markup seems open there."""
     half = len(text) // 2
+    for blank in "\n ":
+        at = text.rfind(blank, half) + 1
+        while at:
+            if _is_balanced(text[:at]):
+                return at
+            at = text.rfind(blank, half, at - 1) + 1
     return text.rfind("\n", half) + 1 or text.rfind(" ", half) + 1 or len(text)
+
+
+def _is_balanced(text: str) -> bool:
+    even = all(text.count(mark) % 2 == 0 for mark in ("*", "`", "~~"))
+    return even and text.count("[") == text.count("]") and text.count("(") == text.count(")")

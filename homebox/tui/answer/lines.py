@@ -22,7 +22,7 @@ from textual.widget import Widget
 
 from homebox.tui.answer.document import Document
 from homebox.tui.answer.paint import paint
-from homebox.tui.answer.rows import Look, Row
+from homebox.tui.answer.rows import Look, Row, copied_text, selected
 
 STYLES = (
     *("heading", "strong", "emphasis", "strike", "code", "link", "bar", "marker", "frame", "label"),
@@ -243,7 +243,7 @@ class Lines(Widget):
         span = selection.get_span(y) if selection else None
         if span is None:
             return strip
-        start, end = _selected(self.row(y), span)
+        start, end = selected(self.row(y), span)
         if start >= end:
             return strip
         segments: list[Segment] = []
@@ -265,24 +265,6 @@ class Lines(Widget):
         self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text without the frames, with lines that were only broken for the width in one piece."""
-        parts: list[str] = []
-        for y in range(self.height):
-            if span := selection.get_span(y):
-                row = self.row(y)
-                start, end = _selected(row, span)
-                if row.framed and start >= end:
-                    continue
-                if parts and row.joined is not None:
-                    lead = sum(len(piece.text) for piece in row.lead)
-                    parts.append(row.joined + row.text[max(start, lead) : end])
-                else:
-                    parts.append(("\n" if parts else "") + row.text[start:end].rstrip())
-        return "".join(parts), "\n"
-
-
-def _selected(row: Row, span: tuple[int, int]) -> tuple[int, int]:
-    """The part of the row that is selected and may be copied."""
-    first, last = row.copied
-    start, end = span
-    return max(first, start), last if end == -1 else min(last, end)
+        """The selected text: without frames, and lines that were only broken for the width in one piece."""
+        spans = ((self.row(y), selection.get_span(y)) for y in range(self.height))
+        return copied_text((row, span) for row, span in spans if span), "\n"

@@ -7,6 +7,7 @@ with the mouse, and a row that only continues the one before is joined with it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -145,6 +146,28 @@ def leads(block: Block, width: int, look: Look) -> Leads:
 
 
 EMPTY = Styled("")
+
+
+def selected(row: Row, span: tuple[int, int]) -> tuple[int, int]:
+    """The part of the row from one character to another, -1 for its end, that may be copied."""
+    first, last = row.copied
+    start, end = span
+    return max(first, start), last if end == -1 else min(last, end)
+
+
+def copied_text(selection: Iterable[tuple[Row, tuple[int, int]]]) -> str:
+    """Parts of rows as text: without frames, and lines that were only broken for the width in one piece."""
+    parts: list[str] = []
+    for row, span in selection:
+        start, end = selected(row, span)
+        if row.framed and start >= end:
+            continue
+        if parts and row.joined is not None:
+            lead = sum(len(piece.text) for piece in row.lead)
+            parts.append(row.joined + row.text[max(start, lead) : end])
+        else:
+            parts.append(("\n" if parts else "") + row.text[start:end].rstrip())
+    return "".join(parts)
 
 
 def gap_row(block: Block, lead: Leads) -> list[Row]:

@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from homebox.tui.answer.blocks import PIECE, Block, Container, Item, Kind, Quote, cells
+from homebox.tui.answer.blocks import Block, Container, Item, Kind, Quote, cells
 
+LONG = 2048  # characters of a line whose end is not waited for
 MAX_DEPTH = 16  # quotes and items in each other; deeper marks are text
 
 _QUOTE = re.compile(r"> ?")
@@ -96,7 +97,7 @@ class Scanner:
             self._end_line(line)
         self._line.append(rest)
         self._length += len(rest)
-        if self._length >= PIECE and not self._is_code:
+        if self._length >= LONG and not self._is_code:
             self._take_unfinished()
 
     def finish(self) -> None:
@@ -125,9 +126,9 @@ class Scanner:
 
     def _head(self) -> str:
         """The unfinished line, or of a very long one its beginning."""
-        if self._length > PIECE and len(self._line[0]) < PIECE:
+        if self._length > LONG and len(self._line[0]) < LONG:
             self._line = ["".join(self._line)]
-        return self._line[0][:PIECE] if self._length > PIECE else "".join(self._line)
+        return self._line[0][:LONG] if self._length > LONG else "".join(self._line)
 
     def _is_undecided(self, head: str) -> bool:
         if self._leaf and self._leaf.fence:
@@ -166,7 +167,7 @@ class Scanner:
             self._prose().grow(text)
         else:
             fork = self._fork()
-            fork._take(text[:PIECE])
+            fork._take(text[:LONG])
             self._is_code = fork._leaf is not None and fork._leaf.kind is Kind.CODE
             if self._is_code:
                 return
@@ -176,8 +177,8 @@ class Scanner:
 
     def _take(self, line: str) -> None:
         """One line: which containers go on, what begins in them, and what is left for the leaf."""
-        head, beyond = line[:PIECE], line[PIECE:]
-        long = len(head) == PIECE
+        head, beyond = line[:LONG], line[LONG:]
+        long = len(head) == LONG
         depth, text = self._matched(head)
         whole = depth == len(self._around)
         leaf = self._leaf

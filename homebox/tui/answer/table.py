@@ -15,7 +15,7 @@ from homebox.tui.answer.inline import inline
 from homebox.tui.answer.rows import EMPTY, Look, Row, Span, Styled, cells, gap_row, leads
 from homebox.tui.answer.wrap import wrap
 
-NARROWEST = 6  # cells of a column that had to be cut
+NARROWEST = 8  # cells of a column that had to be cut
 
 _Cells = list[Styled]
 

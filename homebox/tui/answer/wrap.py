@@ -12,6 +12,11 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, split_graphemes
 
+# Characters of one cell each: with these alone, cells and characters are the same. (Counting is not enough: a wide
+# character and a joiner of no width are two characters in two cells.)
+_NARROW = " -~\u00a0-\u00ac\u00ae-\u02ff\u0370-\u0482\u2010-\u2027\u2030-\u205e\u2190-\u21ff\u2200-\u22ff\u2500-\u259f"
+_only_narrow = re.compile(f"[{_NARROW}]*").fullmatch
+
 # These do not begin a row.
 _CLOSING = frozenset("、。，．！？：；）」』】〉》”’％…ー々" + ",.!?:;)]}%")
 
@@ -31,7 +36,7 @@ def wrap(text: str, width: int) -> list[Break]:
     for line in text.split("\n"):
         if len(line) <= width and cell_len(line) <= width:
             rows.append(Break(at, at + len(line), None))
-        elif cell_len(line) == len(line):
+        elif _only_narrow(line):
             rows += _narrow(line, width, at)
         else:
             rows += _wide(line, width, at)
@@ -41,7 +46,7 @@ def wrap(text: str, width: int) -> list[Break]:
 
 def fold(line: str, width: int) -> list[Break]:
     """As `wrap`, but at the cell: for code."""
-    if cell_len(line) == len(line):
+    if _only_narrow(line):
         starts = range(0, len(line) or 1, width)
         return [Break(at, min(at + width, len(line)), "" if at else None) for at in starts]
     rows: list[Break] = []
