@@ -21,6 +21,12 @@ _WORDS = {
     "escape": "Esc",
     "pageup": "PgUp",
     "pagedown": "PgDn",
+    "slash": "/",
+    "backslash": "\\",
+    "at": "@",
+    "minus": "-",
+    "plus": "+",
+    "underscore": "_",
 }
 
 
@@ -38,7 +44,7 @@ class Key:
 
 TABLE: Mapping[Where, tuple[Key, ...]] = {
     "screen": (
-        Key("palette", "ctrl+p", "command_palette", "everything that can be done", "palette", True),
+        Key("palette", "ctrl+p", "app.command_palette", "everything that can be done", "palette", True),
         Key("new", "ctrl+n", "new", "a new conversation", "new", True),
         Key("search", "ctrl+r", "search", "search all conversations", "search", True),
         Key("chats", "f2", "chats", "your conversations", "chats", True),
