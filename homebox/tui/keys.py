@@ -21,6 +21,12 @@ _WORDS = {
     "escape": "Esc",
     "pageup": "PgUp",
     "pagedown": "PgDn",
+    "slash": "/",
+    "backslash": "\\",
+    "at": "@",
+    "minus": "-",
+    "plus": "+",
+    "underscore": "_",
 }
 
 

@@ -172,7 +172,7 @@ def house_lines(
         yield "n/a: the daemon does not answer"
         return
     if snapshot.schema != SCHEMA:
-        yield "n/a: the daemon is of another version"
+        yield "n/a: our versions differ"
         return
     people: dict[str, list[StreamRow]] = {}
     for row in snapshot.streams:

@@ -2,7 +2,7 @@
 
 Our own themes, and the short names by which a person asks for them. Words keep a contrast of 4.5 to 1 on every ground
 that they stand on. NO_COLOR wins over every wish: no colour is sent at all, and what a colour would have said is said
-by reverse and bold.
+by bold and underlined: textual makes `reverse` of two colours, which are then the same.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ COLOURLESS = _of_the_terminal(
     "homebox-colourless",
     BUILTIN_THEMES["ansi-dark"],
     {
-        "block-cursor-text-style": "reverse",
+        "block-cursor-text-style": "bold underline",
         "block-cursor-blurred-text-style": "bold",
-        "input-cursor-text-style": "reverse",
-        "button-focus-text-style": "reverse",
+        "input-cursor-text-style": "bold underline",
+        "button-focus-text-style": "bold underline",
     },
 )
 OURS = (DARK, LIGHT, ANSI_DARK, ANSI_LIGHT, COLOURLESS)

@@ -79,11 +79,11 @@ class ChatList(Vertical):
 
     DEFAULT_CSS = """
     ChatList { width: 30; height: 1fr; }
-    ChatList .chats-head { height: 1; color: $text-muted; padding: 0 1; }
+    ChatList .chats-head { height: 1; color: $text-muted; }
     ChatList _Rows { height: 1fr; border: none; padding: 0 1; background: transparent; scrollbar-size-vertical: 1; }
     ChatList _Rows:focus { border: none; background-tint: transparent; }
     ChatList _Rows > .option-list--option-disabled { color: $text-muted; text-style: bold; }
-    ChatList .chats-note { height: auto; max-height: 4; color: $text-muted; padding: 0 1; display: none; }
+    ChatList .chats-note { height: auto; max-height: 4; color: $text-muted; display: none; }
     """
 
     @dataclass
@@ -165,7 +165,7 @@ class ChatList(Vertical):
         self._next, self._asked = page.next, None
         if self._filter.open:
             self._draw()
-        elif self.is_mounted:
+        elif self.is_attached:
             self._list.add_options(self._options(fresh))
             self.call_after_refresh(self._want_more)
 
@@ -195,13 +195,19 @@ class ChatList(Vertical):
         self._asked = None  # the page did not come
         self.say(f"{error.message}. {error.hint or ''}".rstrip())
 
+    def say_keys(self) -> None:
+        """What can be done with a row, by the keys that this person has."""
+        names = {"search": "find", "rename": "name", "delete": "delete", "export": "to a file"}
+        keys = (f"{self._key(f'chats-{name}')} {word}" for name, word in names.items())
+        self.say(f"Enter opens   {'   '.join(keys)}")
+
     def focus_rows(self) -> None:
         self._list.focus()
 
     # ---- drawing
 
     def _draw(self) -> None:
-        if not self.is_mounted:
+        if not self.is_attached:
             return
         under, at = self._list.highlighted_option, self._list.highlighted
         self._heading = ""
@@ -251,7 +257,7 @@ class ChatList(Vertical):
 
     def _want_more(self) -> None:
         below = self._list.virtual_size.height - self._list.scroll_y - self._list.size.height
-        if self._next and not self._asked and below < NEAR_LINES and self.is_mounted:
+        if self._next and not self._asked and below < NEAR_LINES and self.is_attached:
             self._asked = self._next
             self.post_message(self.WantMore(self._next))
 
@@ -370,6 +376,7 @@ class ChatListScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.chats.focus_rows()
+        self.call_after_refresh(self.chats.say_keys)
 
     def action_close(self) -> None:
         self.dismiss(None)

@@ -36,7 +36,7 @@ class Filter(Horizontal):
     """Not to be seen until `show`, and gone again with Esc."""
 
     DEFAULT_CSS = """
-    Filter { height: 1; padding: 0 1; display: none; }
+    Filter { height: 1; display: none; }
     Filter Static { width: 2; }
     Filter Input { width: 1fr; height: 1; border: none; padding: 0; background: transparent; }
     Filter Input:focus { border: none; background-tint: transparent; }

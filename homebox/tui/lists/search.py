@@ -38,7 +38,7 @@ from homebox.tui.lists.rows import UNTITLED
 from homebox.wire.chats import Found
 
 REST_S = 0.15
-_MARKED = re.compile(r"\[([^\[\]]{1,200})\]")
+_MARKED = re.compile(r"\[(\w(?:[^\[\]]{0,200}\w)?)\]")
 _SAID_BY = {"user": "you: ", "assistant": "answer: "}
 _NO_WORD = "type a word of what was said"
 
