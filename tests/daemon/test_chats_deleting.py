@@ -144,7 +144,9 @@ def test_what_is_deleted_is_found_by_nothing_and_nothing_goes_on_from_it(talk: T
         assert answer.status_code == 404 and "was deleted" in answer.text, answer.text
     assert http.post(f"{at}/messages/{other['answer']}x/undelete", json={}).status_code == 404
     talk.undelete(first["question"])
-    assert len(chats.search(talk.daemon, word)) == 2 and word in chats.export_text(talk.daemon, talk.chat, "md")
+    assert len(chats.search(talk.daemon, word)) == 2 and word in chats.export_text(
+        talk.daemon, talk.chat, "md"
+    )
 
 
 def test_an_answer_that_is_written_there_is_stopped_and_comes_back_with_its_words(talk: Talk) -> None:
