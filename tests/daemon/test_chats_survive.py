@@ -238,19 +238,22 @@ def test_a_damaged_file_is_named_left_alone_and_no_concern_of_others(
 
 # ---- an older or newer file
 
-OLD = Path(__file__).with_name("chats_v1.sql")
+OLD = {version: Path(__file__).with_name(f"chats_v{version}.sql") for version in (1, 2)}
 
 
-def test_a_file_of_version_1_opens_is_brought_up_and_keeps_every_message(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", OLD)
+def test_a_file_of_an_older_version_opens_is_brought_up_and_keeps_every_message(
+    model: Path, tmp_path: Path, version: int
+) -> None:
     state = state_with(model, tmp_path)
     path = state / "chats" / file_name(ME)
     path.parent.mkdir()
     old = sqlite3.connect(path)
-    old.executescript(OLD.read_text())
+    old.executescript(OLD[version].read_text())
     before = old.execute(
         "SELECT id, parent, role, text, think FROM messages WHERE state <> 'growing' ORDER BY n"
     ).fetchall()
-    assert old.execute("PRAGMA user_version").fetchone() == (1,) and len(before) >= 6
+    assert old.execute("PRAGMA user_version").fetchone() == (version,) and len(before) >= 6
     old.close()
     with running(model, state) as box:
         assert box.http.get("/homebox/chats").json()["chats"][0]["title"] == "Grüße aus Lissabon"
@@ -260,14 +263,19 @@ def test_a_file_of_version_1_opens_is_brought_up_and_keeps_every_message(model: 
         box.events(say(box.http, "c-tree", "[[say=and_on]]", "new")["turn"])
         again = say(box.http, "c-tree", "said twice", "key-1")
         assert again["turn"] == "t-old-1", "keys of old turns still mean them"
+        gone = box.http.delete("/homebox/chats/c-tree/messages/m-q2")
+        assert gone.status_code == 200 and "market" not in box.http.get("/homebox/chats/c-tree?all=1").text
+        assert box.http.post("/homebox/chats/c-tree/messages/m-q2/undelete", json={}).status_code == 200
+        draft = {1: "", 2: "half a thought"}[version]
+        assert box.http.get("/homebox/chats/c-tree/draft").json() == {"text": draft}
     new = sqlite3.connect(path)
     assert new.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
     after = new.execute("SELECT id, parent, role, text, think FROM messages ORDER BY n").fetchall()
     assert set(before) <= set(after)
     new.close()
-    backup = path.with_name(path.name + ".v1.bak")
+    backup = path.with_name(f"{path.name}.v{version}.bak")
     kept = sqlite3.connect(backup)
-    assert kept.execute("PRAGMA user_version").fetchone() == (1,)
+    assert kept.execute("PRAGMA user_version").fetchone() == (version,)
     assert len(kept.execute("SELECT * FROM messages").fetchall()) == len(before) + 1
     kept.close()
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
@@ -278,7 +286,7 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
 ) -> None:
     path = tmp_path / "a.db"
     old = sqlite3.connect(path)
-    old.executescript(OLD.read_text())
+    old.executescript(OLD[1].read_text())
     old.close()
     monkeypatch.setattr(
         schema, "STEPS", (schema.STEPS[0], schema.STEPS[1] + "SELECT no_such_column FROM chats;")

@@ -205,6 +205,24 @@ def test_the_last_answer_of_a_kept_chat_may_be_continued() -> None:
         messages_for(leo, [Message("system", "x"), *said], kept=True)
 
 
+def test_door_an_instruction_for_a_chat_that_is_there(house: House) -> None:
+    house.leo.post("/homebox/chats/c3/turns", json={"key": "1", "text": "[[say=hello]]"})
+    shut(house.leo.patch("/homebox/chats/c3", json={"system": "be rude"}), "system")
+    cleared = house.leo.patch("/homebox/chats/c3", json={"system": None})
+    assert cleared.status_code == 200, "the way on with a chat from before one was a kid"
+
+
+def test_a_chat_gets_no_model_that_its_person_may_not_use(house: House) -> None:
+    people = house.box.house.people
+    house.leo.post("/homebox/chats/c4/turns", json={"key": "1", "text": "[[say=hello]]"})
+    people.set("leo", rules=Rules(models=["other"]))
+    try:
+        shut(house.leo.patch("/homebox/chats/c4", json={"model": "tiny"}), "model")
+    finally:
+        people.set("leo", clear=["models"])
+    assert house.leo.patch("/homebox/chats/c4", json={"model": "tiny"}).status_code == 200
+
+
 def test_door_going_on_with_an_answer_from_before_one_was_a_kid(house: House) -> None:
     people = house.box.house.people
     people.set("leo", role="adult", clear=["preamble"])

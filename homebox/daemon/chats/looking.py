@@ -29,12 +29,17 @@ def view(
     """The current path, or every message with `whole`. `last` leaves only the end of the path; with `before` it is the
     path that leads to that message, without it. `model` is whose tokens the context is counted in. Raises NotFound."""
     row = find(db, chat)
-    parents, children = _tree(db, chat)
+    rows = _in_sight(db, chat)
+    parents = {each["id"]: each["parent"] for each in rows}
+    children: dict[str | None, list[str]] = {}
+    for each in rows:
+        children.setdefault(each["parent"], []).append(each["id"])
     path = _path(parents, row["head"])
     shown = list(parents) if whole else path
     if before is not None:
         shown = _path(parents, message(db, chat, before)["parent"])
     earlier = max(0, len(shown) - last) if last is not None else 0
+    answers = {each["id"] for each in rows if each["role"] == "assistant"}
     return ChatView(
         id=row["id"],
         title=row["title"],
@@ -46,19 +51,16 @@ def view(
         messages=[_view(each, children[each["parent"]]) for each in _messages(db, shown[earlier:])],
         turns=_turns(db, chat),
         earlier=earlier,
-        ctx_used=_used(db, path, model),
+        ctx_used=_used(db, next((name for name in reversed(path) if name in answers), None), model),
     )
 
 
-def _tree(db: sqlite3.Connection, chat: str) -> tuple[dict[str, str | None], dict[str | None, list[str]]]:
-    """The parent of each message in sight, in the order in which they were said, and the children of each."""
-    # The first columns of a row alone: a long answer lies on pages that are not read for this.
-    rows = db.execute("SELECT id, parent FROM messages WHERE chat = ? AND gone IS NULL ORDER BY n", (chat,))
-    parents = {each["id"]: each["parent"] for each in rows}
-    children: dict[str | None, list[str]] = {}
-    for name, parent in parents.items():
-        children.setdefault(parent, []).append(name)
-    return parents, children
+def _in_sight(db: sqlite3.Connection, chat: str) -> Sequence[sqlite3.Row]:
+    """How the messages hang together, in the order in which they were said. The index has it all: no text is read."""
+    return db.execute(
+        "SELECT id, parent, role FROM messages WHERE chat = ? AND gone IS NULL ORDER BY n",
+        (chat,),
+    ).fetchall()
 
 
 def _path(parents: dict[str, str | None], leaf: str | None) -> list[str]:
@@ -89,13 +91,12 @@ def _turns(db: sqlite3.Connection, chat: str) -> dict[str, str]:
     )
 
 
-def _used(db: sqlite3.Connection, path: Sequence[str], model: str | None) -> int | None:
-    """Tokens of the path up to its last answer; unknown where another model gave it."""
+def _used(db: sqlite3.Connection, answer: str | None, model: str | None) -> int | None:
+    """Tokens of the path up to this answer; unknown where another model gave it."""
     row = db.execute(
         """SELECT model, usage, kept, length(prompt) AS prompt, length(tokens) AS tokens
-           FROM (SELECT key, value FROM json_each(?)) AS named JOIN messages ON id = value
-           WHERE role = 'assistant' ORDER BY key DESC LIMIT 1""",
-        (msgspec.json.encode(path).decode(),),
+           FROM messages WHERE id = ?""",
+        (answer,),
     ).fetchone()
     if row is None or row["model"] != model or row["prompt"] is None:
         return None

@@ -113,7 +113,8 @@ STEPS: tuple[str, ...] = (
     # 3: messages that were deleted and can be had back
     """
     ALTER TABLE messages ADD COLUMN gone TEXT;  -- the message with which it was deleted: itself, or one above it
-    CREATE INDEX messages_gone ON messages (chat, gone) WHERE gone IS NOT NULL;
+    DROP INDEX messages_by_chat;
+    CREATE INDEX messages_by_chat ON messages (chat, n, id, parent, role, gone);  -- its form, without what was said
     CREATE TABLE deletions (
         message TEXT PRIMARY KEY REFERENCES messages (id) ON DELETE CASCADE,
         at REAL NOT NULL,

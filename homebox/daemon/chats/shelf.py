@@ -21,8 +21,7 @@ MAX_TITLE_CHARACTERS = 200
 MAX_DRAFT_BYTES = 256 * 1024
 MAX_WORDS = 32
 _ROW = """
-    SELECT chats.*, (SELECT count(*) FROM messages WHERE chat = chats.id)
-                    - (SELECT count(*) FROM messages WHERE chat = chats.id AND gone IS NOT NULL) AS messages,
+    SELECT chats.*, (SELECT count(*) FROM messages WHERE chat = chats.id AND gone IS NULL) AS messages,
            (SELECT state FROM messages WHERE messages.id = chats.head AND role = 'assistant') AS state
     FROM chats
 """
