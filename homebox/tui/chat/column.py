@@ -15,7 +15,6 @@ from textual.message import Message
 from textual.widgets import Static
 
 from homebox.client.conversation import ANSWERING, SAID, Conversation, Item
-from homebox.tui.answer.view import AnswerView
 from homebox.tui.chat.message import MessageView
 
 
@@ -70,6 +69,7 @@ class Column(VerticalScroll, can_focus=False):
         self._older.update(f"[+] {now.earlier} earlier messages: scroll up or click to read them")
         self._older.display = bool(now.earlier)
         self._welcome.display = not now.items
+        self._say_how_far_behind()
 
     def reveal(self, message: str) -> None:
         """Bring it into sight and select it."""
@@ -159,7 +159,6 @@ class Column(VerticalScroll, can_focus=False):
         if not held:
             self.post_message(self.Behind(0))
 
-    def on_answer_view_flushed(self, event: AnswerView.Flushed) -> None:
+    def _say_how_far_behind(self) -> None:
         if not self.at_bottom:
-            behind = sum(view.body.held_lines for view in self._views.values())
-            self.post_message(self.Behind(behind))
+            self.post_message(self.Behind(sum(view.body.held_lines for view in self._views.values())))

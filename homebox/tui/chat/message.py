@@ -49,36 +49,43 @@ class MessageView(Vertical, can_focus=True):
         super().__init__()
         self._clock = clock
         self._text, self._thoughts_text = Growing(), Growing()
-        self._finished = False
         self._code_at = -1
+        self._thinks_since: float | None = None
+        self._thought = False
         self.item = item
-        self._header = Static(classes="header", markup=False)
+        self._header = Static(self._head(), classes="header", markup=False)
         self._thoughts: ThoughtsView | None = None
-        self.body = AnswerView("", plain=item.message.role == "user")
+        self.body = AnswerView(self._shown(item), plain=item.message.role == "user")
+        self._finished = not item.growing
 
     def compose(self) -> ComposeResult:
         yield self._header
         yield self.body
 
     def on_mount(self) -> None:
-        self.show(self.item, first=True)
+        if self.item.think:
+            self._show_thoughts(self.item)
 
-    def show(self, item: Item, *, first: bool = False) -> None:
+    def show(self, item: Item) -> None:
         """Draw what is new of it."""
-        if item is self.item and not first:
+        if item is self.item:
             return
         before, self.item = self.item, item
-        if first or before.message != item.message or before.growing != item.growing:
+        if before.message != item.message or before.growing != item.growing:
             self._header.update(self._head())
-        if item.think:
+        if item.think and (item.think != before.think or item.growing != before.growing or item.text):
             self._show_thoughts(item)
-        # What an answer says first often begins with a newline; a gap would open below the header.
-        self.body.grow(self._text.clean(item.text).lstrip("\n"))
-        if item.growing:
+        text = self._shown(item)
+        if item.growing or text != self.body.source:
+            self.body.grow(text)
             self._finished = False
-        elif not self._finished:
+        if not item.growing and not self._finished:
             self._finished = True
             self.body.finish()
+
+    def _shown(self, item: Item) -> str:
+        """What an answer says first often begins with a newline: no gap opens below the header."""
+        return self._text.clean(item.text).lstrip("\n")
 
     @property
     def text(self) -> str:
@@ -100,15 +107,26 @@ class MessageView(Vertical, can_focus=True):
 
     def fold(self) -> None:
         if self._thoughts:
-            self._thoughts.folded = not self._thoughts.folded
+            self._thoughts.toggle()
+        else:
+            self.body.unfolded = not self.body.unfolded
 
     def _show_thoughts(self, item: Item) -> None:
+        text = self._thoughts_text.clean(item.think).strip("\n")
         if self._thoughts is None:
-            self._thoughts = ThoughtsView()
+            self._thoughts = ThoughtsView("" if item.growing else text)
             self.mount(self._thoughts, before=self.body)
-        self._thoughts.grow(self._thoughts_text.clean(item.think))
-        if item.text or not item.growing:
-            self._thoughts.finish(None, None)
+            if not item.growing:
+                return
+        if self._thinks_since is None and not item.text:
+            self._thinks_since = self._clock()
+        if text != self._thoughts.source:
+            self._thoughts.grow(text)
+        if (item.text or not item.growing) and not self._thought:
+            self._thought = True
+            stats = item.answer.stats if item.answer else None
+            seconds = self._clock() - self._thinks_since if self._thinks_since is not None else None
+            self._thoughts.finish(seconds, stats.tokens if stats and item.text else None)
 
     def _head(self) -> Content:
         message = self.item.message
