@@ -42,6 +42,7 @@ class Column(VerticalScroll, can_focus=False):
         self._welcome = Static(welcome, id="welcome", markup=False)
         self._views: dict[str, MessageView] = {}
         self._now: Conversation | None = None
+        self._wanted: str | None = None
         self._asked_at: str | None = None  # the message before which older ones were asked for
 
     def on_mount(self) -> None:
@@ -70,12 +71,21 @@ class Column(VerticalScroll, can_focus=False):
         self._older.display = bool(now.earlier)
         self._welcome.display = not now.items
         self._say_how_far_behind()
+        self.call_after_refresh(self._settle)
 
     def reveal(self, message: str) -> None:
-        """Bring it into sight and select it."""
-        if view := self._views.get(message):
+        """Bring it into sight and select it, as soon as it is there."""
+        self._wanted = message
+        self.call_after_refresh(self._settle)
+
+    def _settle(self) -> None:
+        """After drawing: what was looked for is in sight, and the screen is full if there is enough to fill it."""
+        if view := self._views.get(self._wanted or ""):
+            self._wanted = None
             view.focus()
             self.scroll_to_widget(view, animate=False, top=True)
+        elif self.max_scroll_y <= 0:
+            self._want_older()
 
     def view(self, message: str) -> MessageView | None:
         return self._views.get(message)

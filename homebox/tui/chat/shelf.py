@@ -64,7 +64,7 @@ class Shelf:
         await self._screen.talk.open(chat, at=message)
         await self._screen.arrive()
         if message is not None:
-            self._screen.call_after_refresh(self._screen.column.reveal, message)
+            self._screen.column.reveal(message)
 
     # ---- the search
 
