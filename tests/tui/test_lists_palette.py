@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from textual.binding import BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
 from homebox.client.commands import COMMANDS
 from homebox.tui import themes
@@ -56,7 +56,7 @@ async def choose(app: Whole, pilot: Any, typed: str, shows: str, *, opened_by: s
     await settled(pilot, "")
     await pilot.press(opened_by)
     await until(pilot, lambda: CommandPalette.is_open(app))
-    await pilot.press(*typed)
+    app.screen.query_one(Input).value = typed
     await settled(pilot, shows)
     await pilot.press("enter")
     await until(pilot, lambda: not CommandPalette.is_open(app))
