@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from textual.binding import BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
-from textual.widgets import TextArea
+from textual.widgets import Input, OptionList, TextArea
 
 from homebox.client.commands import COMMANDS
 from homebox.tui import themes
@@ -52,11 +52,16 @@ class Whole(Stage):
         await self.push_screen(self.below)
 
 
+def listed(app: Whole) -> list[str]:
+    """What the palette has, seen or not."""
+    return [str(option.prompt) for option in app.screen.query_one(OptionList).options]
+
+
 async def choose(app: Whole, pilot: Any, typed: str, shows: str, *, opened_by: str = "ctrl+p") -> None:
     await settled(pilot, "")
     await pilot.press(opened_by)
     await until(pilot, lambda: CommandPalette.is_open(app))
-    await pilot.press(*typed)
+    app.screen.query_one(Input).value = typed
     await settled(pilot, shows)
     await pilot.press("enter")
     await until(pilot, lambda: not CommandPalette.is_open(app))
@@ -105,6 +110,10 @@ def test_it_opens_with_a_remapped_key_and_a_hostile_title_is_text_that_opens_its
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: app.screen is app.below)
             await choose(app, pilot, "sale", HARMLESS, opened_by="f6")
+            await pilot.press("f6")
+            await until(pilot, lambda: CommandPalette.is_open(app) and listed(app))
+            assert any(HARMLESS in each for each in listed(app))  # also where nothing is typed
+            assert any(each.endswith("[, on a message") for each in listed(app))
             await until(pilot, lambda: app.said == [Everything.ChatChosen("a")])
 
     asyncio.run(go())

@@ -52,6 +52,8 @@ def test_typing_asks_once_the_fingers_rest_and_enter_opens_the_message() -> None
             assert app.said == [SearchScreen.Asked("rainy l")]
             search.show("rainy", FOUND[2:])  # an answer that comes late
             assert "sale" not in await settled(pilot, "looking ...")
+            search.show("rainy l", FOUND[:1] * 50)
+            await settled(pilot, "the best 50; another word finds fewer")
             search.show("rainy l", FOUND)
             await settled(pilot, "3 found")
             await pilot.press("down", "enter")

@@ -109,4 +109,4 @@ def test_with_no_color_no_colour_is_sent_and_the_chosen_row_and_the_cursor_are_s
         style = each.partition(" ")[2]
         assert style.endswith("default on default"), each
     assert re.search(r"^1: 2-.* bold underline ", styles, re.MULTILINE)  # the chosen row
-    assert re.search(r"^1: \d+-\d+ .*underline", styles_of("light", "editor"), re.MULTILINE)  # the cursor
+    assert re.search(r"^1: 22-23 reverse ", styles_of("light", "editor"), re.MULTILINE)  # the cursor

@@ -40,6 +40,7 @@ from homebox.wire.chats import Found
 REST_S = 0.15
 _MARKED = re.compile(r"\[(\w(?:[^\[\]]{0,200}\w)?)\]")
 _SAID_BY = {"user": "you: ", "assistant": "answer: "}
+_MOST = 50  # the daemon gives the best so many
 _NO_WORD = "type a word of what was said"
 
 
@@ -162,7 +163,10 @@ class SearchScreen(Box[None]):
         now = self._clock()
         self._list.set_options(Option(Hit(each, query, now), id=str(n)) for n, each in enumerate(found))
         self._list.highlighted = 0 if found else None
-        self._say(f"{len(found)} found" if found else f"nothing was found for: {query}")
+        if len(found) >= _MOST:
+            self._say(f"the best {len(found)}; another word finds fewer")
+        else:
+            self._say(f"{len(found)} found" if found else f"nothing was found for: {query}")
 
     def fail(self, query: str, error: HomeboxError) -> None:
         """Why there is no answer to `query`."""
