@@ -54,9 +54,13 @@ class Chips(Static):
         super().__init__()
         self.files: tuple[Document, ...] = ()
         self.reading: list[str] = []
+        self._asked: list[
+            str
+        ] = []  # names in the order in which they go out, however long each takes to be read
 
     def attach(self, name: str, *, taken_bytes: int) -> None:
         self.reading.append(name)
+        self._asked = [each for each in self._asked if each != name] + [name]
         self._read(name, taken_bytes)
 
     def leave_out(self, name: str) -> None:
@@ -66,6 +70,7 @@ class Chips(Static):
         """Other files; what is still being read belongs to what was there before."""
         self.files = files
         self.reading.clear()
+        self._asked = [each.name for each in files]
 
     def show(self, folded: Mapping[str, Chip]) -> None:
         """Draw them all, with these folded texts."""
@@ -94,7 +99,7 @@ class Chips(Static):
             self.post_message(self.Arrived(event.found))
             return
         self.leave_out(event.name)  # read again, it is the newer one
-        self.files = (*self.files, event.found)
+        self.files = tuple(sorted((*self.files, event.found), key=lambda each: self._asked.index(each.name)))
         self.post_message(self.Arrived(None))
 
     def on_click(self, event: events.Click) -> None:

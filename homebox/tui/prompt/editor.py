@@ -12,6 +12,7 @@ from rich.text import Text
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Size
+from textual.screen import Screen
 from textual.widgets import TextArea
 
 from homebox.client.sanitise import clean
@@ -65,15 +66,26 @@ class Editor(TextArea):
     """
 
     def __init__(self, hands: Hands) -> None:
-        self._hands, self._busy = hands, False
+        self._hands, self._busy, self._in_small = hands, False, False
         super().__init__(compact=True, highlight_cursor_line=False, tab_behavior="focus")
         self.cursor_blink, self.match_cursor_bracket = False, False
 
     # ---- drawing
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        most = MAX_LINES_IN_SMALL if viewport.height < SMALL_ROWS else MAX_LINES
+        most = MAX_LINES_IN_SMALL if self._in_small else MAX_LINES
         return min(super().get_content_height(container, viewport, width), most)
+
+    def on_mount(self) -> None:
+        # A terminal that only gets lower changes nothing of ours, so nobody asks for our height again.
+        self.screen.screen_layout_refresh_signal.subscribe(self, self._fit, immediate=True)
+
+    def _fit(self, screen: Screen[object]) -> None:
+        in_small = self.app.size.height < SMALL_ROWS
+        if in_small != self._in_small:
+            self._in_small = in_small
+            self.refresh(layout=True)
+            self.call_after_refresh(self.scroll_cursor_visible)
 
     def get_line(self, line_index: int) -> Text:
         line = super().get_line(line_index)

@@ -175,7 +175,7 @@ class Prompt(Vertical):
         if composing.folds(text):
             chip = composing.pasted(text)
             self.add_chip(chip.label, chip.text)
-            self.say(f"{chip.label}: sent in full; Tab after it unfolds it, Backspace takes it out")
+            self.say(f"{chip.label}: sent in full. Tab unfolds it, Backspace takes it out")
         elif text:
             self._text.replace(text, *self._text.selection, maintain_selection_offset=False)
         if left_out:

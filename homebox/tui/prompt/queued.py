@@ -19,7 +19,7 @@ class Note(Static):
     """One note below the text; nothing hides it."""
 
     DEFAULT_CSS = (
-        "Note { display: none; height: auto; max-height: 2; padding: 0 0 0 2; color: $text-warning; }"
+        "Note { display: none; height: auto; max-height: 3; padding: 0 0 0 2; color: $text-warning; }"
     )
 
     def show(self, text: str) -> None:
