@@ -7,7 +7,7 @@ growing paragraph costs the same at its end as at its beginning and still breaks
 from __future__ import annotations
 
 from homebox.tui.answer.blocks import Block, Kind
-from homebox.tui.answer.inline import inline, shown
+from homebox.tui.answer.inline import completed, inline, shown
 from homebox.tui.answer.rows import EMPTY, Look, Row, Span, Styled, gap_row, leads
 from homebox.tui.answer.wrap import Break, wrap
 
@@ -41,7 +41,8 @@ class Prose:
             line = self._look.box[4] * self._width
             self._add(Styled(line, (Span(0, len(line), "frame"),)), Break(0, len(line), None))
         else:
-            self._flow(rest)
+            is_open = not self.block.ended and self.block.kind is Kind.PROSE
+            self._flow(completed(rest) if is_open else rest)
         return kept
 
     def _flow(self, piece: str) -> tuple[Styled, Break]:
