@@ -41,9 +41,13 @@ class Prose:
             line = self._look.box[4] * self._width
             self._add(Styled(line, (Span(0, len(line), "frame"),)), Break(0, len(line), None))
         else:
-            is_open = not self.block.ended and self.block.kind is Kind.PROSE
-            self._flow(completed(rest) if is_open else rest)
+            self._flow(self._last(rest))
         return kept
+
+    def _last(self, rest: str) -> str:
+        if self.block.kind is Kind.PLAIN:
+            return rest.rstrip("\n")
+        return rest if self.block.ended else completed(rest)
 
     def _flow(self, piece: str) -> tuple[Styled, Break]:
         """Rows of what was carried over and this piece. Returns the last of them."""
