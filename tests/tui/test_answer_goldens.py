@@ -61,7 +61,7 @@ class Answer(App[None]):
 
 def shown(app: Answer, width: int, *, styled: bool = False) -> str:
     async def go() -> str:
-        async with app.run_test(size=(width, 36)) as pilot:
+        async with app.run_test(size=(width, 46)) as pilot:
             await pilot.pause()
             return golden.styled(app) if styled else golden.shown(app)
 
