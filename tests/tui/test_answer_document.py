@@ -6,9 +6,11 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from pygments.lexer import Lexer
 from rich.cells import cell_len
 
 from homebox.client.sanitise import clean
+from homebox.tui.answer import code
 from homebox.tui.answer.document import Document
 from homebox.tui.answer.rows import copied_text
 from homebox.tui.answer.wrap import _only_narrow
@@ -86,3 +88,108 @@ def test_what_counts_as_narrow_is_one_cell_wide() -> None:
     assert [
         char for char in map(chr, range(0x20, 0x3000)) if _only_narrow(char) and cell_len(char) != 1
     ] == []
+
+
+def listed(count: int) -> str:
+    return "".join(
+        f"{n}. item {n}: **some** words about it\n   - and one below\n" for n in range(1, count + 1)
+    )
+
+
+def tabled(count: int) -> str:
+    return "| n | name |\n|--:|---|\n" + "".join(f"| {n} | name {n} of many |\n" for n in range(count))
+
+
+def fenced(count: int) -> str:
+    return "```python\n" + "".join(f"value_{n} = compute({n}, 'text')\n" for n in range(count))
+
+
+def flowing(count: int) -> str:
+    return "one long paragraph, without any end, of many words, " * count
+
+
+def bare(count: int) -> str:
+    return "```\n" + "unbroken" * count * 8
+
+
+SHAPES = {"list": listed, "table": tabled, "fence": fenced, "paragraph": flowing, "line of code": bare}
+
+
+def work(text: str) -> int:
+    """Characters looked at and cells of rows made while the text grows by fifteen tokens at a time."""
+    document = Document()
+    for at in range(0, len(text), 60):
+        document.feed(text[at : at + 60])
+        document.lay_out(80)
+    document.finish()
+    document.lay_out(80)
+    return document.scanned + 80 * document.built
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_work_for_an_answer_grows_with_its_length(shape: str) -> None:
+    once, twice = (work(SHAPES[shape](count)) for count in (90, 180))
+    assert twice < 2.6 * once
+
+
+def test_a_line_of_code_is_read_once_for_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(lexer: Lexer, text: str, stack: list[str]) -> object:
+        read.append(text)
+        return tokens(lexer, text, stack)
+
+    read: list[str] = []
+    tokens = code._tokens
+    monkeypatch.setattr(code, "_tokens", counted)
+    document = Document()
+    lines = fenced(100).splitlines(keepends=True)
+    for line in lines:
+        document.feed(line)
+        document.lay_out(80)
+        spans = [document.row(y).body.spans for y in range(document.height)]
+    assert read == lines[1:]
+    document.feed("```\n")
+    document.finish()
+    document.lay_out(80)
+    assert [document.row(y).body.spans for y in range(document.height)] == spans
+    assert read == lines[1:]
+
+
+def test_colours_of_code_are_those_of_the_whole_once_it_is_closed() -> None:
+    inner = 'x = """\nreturn\n"""\nreturn 1\n'
+    text = f"```python\n{inner}```\n\n```c\n/* a\nreturn */\nreturn 0;\n```\n"
+    chance = random.Random(5)
+    grown, whole = in_pieces(text, 60, chance), at_once(text, 60)
+    rows = [(row.text, row.body.spans) for row in map(grown.row, range(grown.height))]
+    assert rows == [(row.text, row.body.spans) for row in map(whole.row, range(whole.height))]
+    styles = {text.strip("│ "): {span.style for span in spans} for text, spans in rows}
+    assert styles["return"] == {"string"} and styles["return 1"] == {"keyword", "number"}
+    assert styles["return */"] == {"comment"} and styles["return 0;"] == {"keyword", "number"}
+
+
+def test_colours_hold_across_lines_while_code_still_grows() -> None:
+    document = Document()
+    document.feed('```python\nx = """\nreturn\n"""\nreturn\n')
+    document.lay_out(60)
+    inside, outside = document.row(2).body.spans, document.row(4).body.spans
+    assert [span.style for span in inside] == ["string"] and [span.style for span in outside] == ["keyword"]
+
+
+@pytest.mark.parametrize(
+    "language", ["html", "php", "jsx", "yaml", "bash", "rust", "diff", "json", "console", "{.x}", "∞"]
+)
+def test_code_of_every_language_is_drawn_as_it_was_written(language: str) -> None:
+    lines = [
+        "<?php echo 'a'; ?>",
+        "$ ls | wc",
+        "- key: [1, {a: b}]",
+        "+ fn main() { /* x",
+        "*/ let y = `a ${b}`; }",
+        "\\u0000 \t '",
+    ]
+    document = Document()
+    document.feed(f"```{language}\n" + "\n".join(lines) + "\n")
+    document.lay_out(80)
+    for y in range(1, document.height - 1):
+        body = document.row(y).body
+        assert all(0 <= start < end <= len(body.plain) for start, end, _ in body.spans)
+    assert document.codes() == ["\n".join(lines)]

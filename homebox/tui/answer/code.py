@@ -56,7 +56,7 @@ class Highlighter:
             return ()
         if self.closed and not self._is_whole:
             self._is_whole = True
-            if len(self._lines) <= AT_ONCE:
+            if len(self._lines) <= AT_ONCE and all(len(line) <= _LONGEST for line in self._lines):
                 self._spans = _whole(self._lexer, self._lines)
         while len(self._spans) <= number:
             self._spans.append(self.line(self._lines[len(self._spans)], self._stack))
@@ -93,20 +93,15 @@ def _tokens(lexer: Lexer, text: str, stack: list[str]) -> list[tuple[int, _Token
 
 def _whole(lexer: Lexer, lines: list[str]) -> list[tuple[Span, ...]]:
     """Every line's spans, from one reading of all of them."""
-    if any(len(line) > _LONGEST for line in lines):
-        return []
     found: list[list[Span]] = [[] for _ in lines]
-    number = 0
-    begin = 0  # of the line `number` in the text
+    number = begin = 0  # the line at hand, and where it begins in the whole
     for at, token, value in lexer.get_tokens_unprocessed("\n".join(lines) + "\n"):
         style = _style(token)
         for part in value.splitlines(keepends=True) if style else ():
             while number + 1 < len(lines) and at > begin + len(lines[number]):
                 begin += len(lines[number]) + 1
                 number += 1
-            start, end = at - begin, min(at - begin + len(part), len(lines[number]))
-            if start < end:
-                found[number].append(Span(start, end, style))
+            _add(found[number], at - begin, min(at - begin + len(part), len(lines[number])), style)
             at += len(part)
     return [tuple(spans) for spans in found]
 
@@ -114,14 +109,17 @@ def _whole(lexer: Lexer, lines: list[str]) -> list[tuple[Span, ...]]:
 def _spans(tokens: Iterable[tuple[int, _TokenType, str]], length: int) -> tuple[Span, ...]:
     spans: list[Span] = []
     for at, token, value in tokens:
-        style = _style(token)
-        end = min(at + len(value), length)
-        if style and at < end:
-            if spans and spans[-1].end == at and spans[-1].style == style:
-                spans[-1] = Span(spans[-1].start, end, style)
-            else:
-                spans.append(Span(at, end, style))
+        if style := _style(token):
+            _add(spans, at, min(at + len(value), length), style)
     return tuple(spans)
+
+
+def _add(spans: list[Span], start: int, end: int, style: str) -> None:
+    """Neighbours of one style are one span."""
+    if spans and spans[-1].end == start and spans[-1].style == style:
+        spans[-1] = Span(spans[-1].start, end, style)
+    elif start < end:
+        spans.append(Span(start, end, style))
 
 
 @lru_cache(maxsize=512)

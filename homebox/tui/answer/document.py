@@ -8,6 +8,7 @@ made, for those who want to know whether the work is linear.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import accumulate
 from typing import Protocol
 
 from homebox.tui.answer.blocks import Block, Kind
@@ -24,6 +25,7 @@ class Layout(Protocol):
     kind: Kind
     rows: list[Row]
 
+    def resize(self, width: int) -> None: ...
     def update(self, lines: list[str], rest: str) -> int: ...
 
 
@@ -73,7 +75,7 @@ class Document:
         """Rows of all that was fed. Returns the first row that is not as it was."""
         if width != self._width:
             self._width = width
-            self._forget()
+            self._resize()
         if not self._is_new:
             return self.height
         self._is_new = False
@@ -100,6 +102,16 @@ class Document:
     def text(self) -> str:
         """All rows as they are drawn."""
         return "\n".join(self.row(y).text.rstrip() for y in range(self.height))
+
+    def _resize(self) -> None:
+        """Lay out anew what was laid out, all but the last block, which is seen to as ever."""
+        for laid, block in zip(self._laid, self._reader.blocks, strict=False):
+            laid.resize(self._width)
+            laid.update([], block.rest)
+            self.built += len(laid.rows)
+        heights = [len(laid.rows) for laid in self._laid]
+        self._starts = [0, *accumulate(heights)][:-1]
+        self._end, self._done, self._is_new = sum(heights), False, True
 
     def _update(self, number: int, block: Block, tail: Tail) -> int:
         """Lay the block out, or what it has gained. Returns the first row that changed."""

@@ -38,16 +38,19 @@ class Fence:
         self.kind = block.kind
         self._look = look
         self._unfolded = unfolded
-        self._lead = leads(block, width, look)
+        self._lines: list[str] = []  # as they are drawn
+        self._highlighter = Highlighter(block.language, self._lines)
+        self.resize(width)
+
+    def resize(self, width: int) -> None:
+        self._lead = leads(self.block, width, self._look)
         self._room = width - self._lead.width
         self._boxed = self._room >= _NARROWEST
-        side = look.box[5]
+        side = self._look.box[5]
         self._left = (Piece(f"{side} ", "frame"),) if self._boxed else ()
         self._right = (Piece(f" {side}", "frame"),) if self._boxed else ()
         self._width = self._room - 4 if self._boxed else max(1, self._room)
-        self._lines: list[str] = []  # as they are drawn
-        self._highlighter = Highlighter(block.language, self._lines)
-        self._folded = 0  # lines that are folded away
+        self._drawn = 0  # lines that are rows
         self.rows: list[Row] = self._top()
         self.settled = len(self.rows)
 
@@ -56,11 +59,13 @@ class Fence:
         del self.rows[kept:]
         for line in self.block.lines[len(self._lines) :]:
             self._lines.append(shown(line))
-            if not self._folds:
-                self._add(len(self._lines) - 1)
         if self._folds:
             kept = 0
             self._fold()
+        else:
+            for number in range(self._drawn, len(self._lines)):
+                self._add(number)
+        self._drawn = len(self._lines)
         self.settled = len(self.rows)
         for line in lines:
             text = shown(line)
@@ -79,11 +84,11 @@ class Fence:
 
     def _fold(self) -> None:
         """Draw the border, how much is folded away, and the last lines."""
-        self._folded = len(self._lines) - FOLDED_TO
+        folded = len(self._lines) - FOLDED_TO
         self.rows[:] = self._top()
-        said = f"{self._folded} lines folded   {self._look.fold_hint}"[: self._width]
+        said = f"{folded} lines folded   {self._look.fold_hint}"[: self._width]
         self._draw(Styled(said, (Span(0, len(said), "label"),)), framed=True)
-        for number in range(self._folded, len(self._lines)):
+        for number in range(folded, len(self._lines)):
             self._add(number)
 
     def _add(self, number: int) -> None:

@@ -16,6 +16,8 @@ from homebox.client.sanitise import clean
 from homebox.tui.answer.rows import Span, Styled
 
 _MARKUP = re.compile(r"[*_`~\[\]<>&\\!]")
+_TRAILING = "*_`~ "
+_OPENED_BOLD = re.compile(r"(?:^|(?<=[\s(\[\"']))\*\*(?=[^\s*])")
 _NEW_LINES = dict.fromkeys(map(ord, "\u2028\u2029"), " ")
 _OPENS = {"strong_open": "strong", "em_open": "emphasis", "s_open": "strike"}
 _CLOSES = {"strong_close", "em_close", "s_close"}
@@ -44,6 +46,16 @@ _parser = _Parser()
 def shown(text: str) -> str:
     """Text as it may be drawn: nothing that drives a terminal, tabs as blanks."""
     return clean(text).translate(_NEW_LINES).expandtabs(4)
+
+
+def completed(text: str) -> str:
+    """Unfinished prose as it looks best meanwhile: code and bold that are open end here, and marks do not flicker."""
+    body = text.rstrip(_TRAILING)
+    if body.count("`") % 2:
+        return f"{body}`"
+    if body.count("**") % 2 and _OPENED_BOLD.search(body):
+        return f"{body}**"
+    return body
 
 
 def inline(text: str, *, marks: bool = False) -> Styled:

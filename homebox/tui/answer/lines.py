@@ -30,6 +30,7 @@ STYLES = (
 )
 FAST_S, SLOW_S = 1 / 12, 1 / 6  # between two drawings
 SLOW_DRAWING_S = 0.030
+MOST_STRIPS = 1000
 
 
 class Lines(Widget):
@@ -91,6 +92,7 @@ class Lines(Widget):
         self._drawn_at = 0.0
         self._pause_s = FAST_S
         self._strips: dict[int, Strip] = {}
+        self._painted_to = 0  # no row from here on is among them
         self._styles: dict[tuple[str, ...], Style] = {}
         self._begin()
 
@@ -201,8 +203,12 @@ class Lines(Widget):
         return width
 
     def _forget_from(self, changed: int) -> None:
-        for y in [y for y in self._strips if y >= changed]:
-            del self._strips[y]
+        """Paint the rows from here on anew. Rows that were out of sight for long are not kept either."""
+        if changed == 0 or len(self._strips) > MOST_STRIPS:
+            self._strips.clear()
+        for y in range(changed, self._painted_to):
+            self._strips.pop(y, None)
+        self._painted_to = min(self._painted_to, changed)
 
     def on_mount(self) -> None:
         self._look = Look(self._look.ascii, self.app.no_color, self._look.copy_hint, self._look.fold_hint)
@@ -227,6 +233,7 @@ class Lines(Widget):
         strip = self._strips.get(y)
         if strip is None:
             strip = self._strips[y] = paint(self.row(y), width, self._style).apply_offsets(0, y)
+            self._painted_to = max(self._painted_to, y + 1)
         return self._with_selection(strip, y)
 
     def _style(self, names: tuple[str, ...]) -> Style:

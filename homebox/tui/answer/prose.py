@@ -7,7 +7,7 @@ growing paragraph costs the same at its end as at its beginning and still breaks
 from __future__ import annotations
 
 from homebox.tui.answer.blocks import Block, Kind
-from homebox.tui.answer.inline import inline, shown
+from homebox.tui.answer.inline import completed, inline, shown
 from homebox.tui.answer.rows import EMPTY, Look, Row, Span, Styled, gap_row, leads
 from homebox.tui.answer.wrap import Break, wrap
 
@@ -19,9 +19,15 @@ class Prose:
         self.block = block
         self.kind = block.kind
         self._look = look
-        self._lead = leads(block, width, look)
+        self._parsed: list[Styled] = []  # the settled pieces
+        self._parsed_rest = ("", EMPTY)
+        self.resize(width)
+
+    def resize(self, width: int) -> None:
+        """Begin anew with another width; `update` makes the rows."""
+        self._lead = leads(self.block, width, self._look)
         self._width = max(1, width - self._lead.width)
-        self.rows: list[Row] = gap_row(block, self._lead)
+        self.rows: list[Row] = gap_row(self.block, self._lead)
         self._gap = self.settled = len(self.rows)
         self._taken = 0  # pieces that are rows
         self._carry = EMPTY  # the last row of these, where the next piece goes on
@@ -31,8 +37,10 @@ class Prose:
         """Take in what the block has gained, and `rest` as its end for now. Returns the first row that changed."""
         kept = self.settled
         del self.rows[kept:]
-        for piece in self.block.lines[self._taken :]:
-            body, last = self._flow(piece)
+        for piece in self.block.lines[len(self._parsed) :]:
+            self._parsed.append(self._styled(piece))
+        for styled in self._parsed[self._taken :]:
+            body, last = self._flow(styled)
             self.rows.pop()
             self._carry, self._joined = body.cut(last.start, len(body.plain)), last.joined
             self._taken += 1
@@ -41,12 +49,20 @@ class Prose:
             line = self._look.box[4] * self._width
             self._add(Styled(line, (Span(0, len(line), "frame"),)), Break(0, len(line), None))
         else:
-            self._flow(rest)
+            rest = self._last(rest)
+            if rest != self._parsed_rest[0]:
+                self._parsed_rest = (rest, self._styled(rest))
+            self._flow(self._parsed_rest[1])
         return kept
 
-    def _flow(self, piece: str) -> tuple[Styled, Break]:
+    def _last(self, rest: str) -> str:
+        if self.block.kind is Kind.PLAIN:
+            return rest.rstrip("\n")
+        return rest if self.block.ended else completed(rest)
+
+    def _flow(self, styled: Styled) -> tuple[Styled, Break]:
         """Rows of what was carried over and this piece. Returns the last of them."""
-        body = self._carry.then(self._styled(piece))
+        body = self._carry.then(styled)
         for number, place in enumerate(wrap(body.plain, self._width)):
             last = place if number else place._replace(joined=self._joined)
             self._add(body, last)

@@ -27,23 +27,28 @@ class Table:
         self.block = block
         self.kind = block.kind
         self._look = look
-        self._lead = leads(block, width, look)
-        self._room = max(1, width - self._lead.width)
         self._parsed: list[_Cells] = []
-        self._natural = [0] * len(block.aligns)
+        self.resize(width)
+
+    def resize(self, width: int) -> None:
+        self._lead = leads(self.block, width, self._look)
+        self._room = max(1, width - self._lead.width)
+        self._natural = [0] * len(self.block.aligns)
+        self._measured = 0  # rows of the table that have a say in `_natural`
         self._columns: list[int] | None = None  # None: told as lines
         self._drawn = 0  # rows of the table that are rows of the screen
-        self.rows: list[Row] = gap_row(block, self._lead)
+        self.rows: list[Row] = gap_row(self.block, self._lead)
         self._gap = self.settled = len(self.rows)
 
     def update(self, lines: list[str], rest: str) -> int:
         for line in self.block.lines[len(self._parsed) :]:
-            row = self._parse(line)
-            self._parsed.append(row)
+            self._parsed.append(self._parse(line))
+        for row in self._parsed[self._measured :]:
             self._natural = [
                 min(self._room, max(width, cells(cell.plain)))
                 for width, cell in zip(self._natural, row, strict=False)
             ]
+        self._measured = len(self._parsed)
         columns = fit(self._natural, self._room - 3 * len(self._natural) + 1)
         if columns != self._columns or not self._drawn:
             self._columns, self._drawn, self.settled = columns, 0, self._gap

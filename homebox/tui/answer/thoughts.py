@@ -60,7 +60,9 @@ class ThoughtsView(Lines):
         if y == 0:
             return self._head()
         row = self._document.row(self._document.height - self._lines_shown + y - 1)
-        return Row((Piece(" " * _INDENT, ""), *row.lead), row.body, row.start, row.end, joined=row.joined)
+        return Row(
+            (Piece(" " * _INDENT, "marker"), *row.lead), row.body, row.start, row.end, joined=row.joined
+        )
 
     @property
     def _lines_shown(self) -> int:
