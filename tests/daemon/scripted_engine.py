@@ -14,6 +14,8 @@ special behaviour in words:
     [[refuse=CODE]]      a Refused frame with that error code
     [[forever]]          no end token, only max_tokens ends it
     [[pace=MS]]          each step with this request takes so long
+    [[rate=N]]           so many steps a second, as long as the machine keeps up
+    [[clock]]            each step says the time of day in microseconds and a space, in as many tokens as that takes
     [[nan]]              ends with finish `error`
     [[deaf]]             never confirms an abort of this request
 
@@ -73,6 +75,7 @@ class ScriptedEngine:
         self.leave = False
         self.places_changed = False
         self.prefilled_now = 0
+        self.due = 0.0  # when the next step of a request with a rate begins
 
     def send(self, frame: frames.FromEngine) -> None:
         self.connection.sendall(frames.encode(frame))
@@ -194,10 +197,17 @@ class ScriptedEngine:
         self.send(frames.StepStarted(self.step, 1.0, [r.submit.id for r in members]))
         pace = max((int(r.orders.get("pace", 0)) for r in members), default=0)
         time.sleep(pace / 1000)
+        self.keep_the_rate(max((int(r.orders.get("rate", 0)) for r in members), default=0))
         before = sum(request.prefilled for request in members)
         progress = [self.advance(request) for request in members]
         self.prefilled_now = sum(request.prefilled for request in members) - before
         self.done(self.step, progress, started)
+
+    def keep_the_rate(self, steps_a_second: int) -> None:
+        if steps_a_second:
+            now = time.monotonic()
+            self.due = max(self.due + 1 / steps_a_second, now - 0.1)  # a short hitch is made up for
+            time.sleep(max(0.0, self.due - now))
 
     def advance(self, request: Request) -> frames.Progress:
         missing = request.length - request.prefilled
@@ -210,18 +220,18 @@ class ScriptedEngine:
             self.running.remove(request)
             return self.progress(request, finish="error", detail="the logits are not numbers")
         request.prefilled = request.length
-        token = self.next_token(request, position)
-        request.output.append(token)
-        request.exclusive = False
         sampling = request.submit.sampling
+        tokens = self.next_tokens(request, position)[: sampling.max_tokens - position]
+        request.output.extend(tokens)
+        request.exclusive = False
         finish: frames.FinishReason | None = None
-        if token in sampling.end_tokens and not sampling.ignore_eos:
+        if tokens[-1] in sampling.end_tokens and not sampling.ignore_eos:
             finish = "stop"
         elif len(request.output) >= sampling.max_tokens or request.length >= self.context:
             finish = "length"
         if finish:
             self.running.remove(request)
-        return self.progress(request, (token,), finish)
+        return self.progress(request, tuple(tokens), finish)
 
     def misbehave(self, request: Request, position: int) -> None:
         orders = request.orders
@@ -231,6 +241,12 @@ class ScriptedEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         if orders.get("stall") == str(position):
             signal.pause()
+
+    def next_tokens(self, request: Request, position: int) -> list[int]:
+        if "clock" not in request.orders:
+            return [self.next_token(request, position)]
+        ids: list[int] = self.tokenizer.encode(f"{time.time_ns() // 1000} ", add_special_tokens=False).ids
+        return ids
 
     def next_token(self, request: Request, position: int) -> int:
         sampling = request.submit.sampling
