@@ -270,7 +270,7 @@ def test_while_the_reader_looks_back_nothing_moves_and_a_line_counts_what_has_co
         await until(lambda: len(me.texts[-1]) > before + 60)
         assert me.screen.column.scroll_y == place
         me.screen.action_bottom()
-        await until(lambda: me.screen.column.at_bottom)
+        await until(lambda: me.screen.column.follows)
         await me.screen.talk.stop()
 
     used(daemon, script)
@@ -303,7 +303,7 @@ def test_a_resize_storm_leaves_everything_in_its_place(daemon: Daemon) -> None:
         await me.sees("stopped by you")
         assert me.screen.size == (80, 24)
         assert me.screen.focused is not None
-        assert me.screen.column.at_bottom
+        assert me.screen.column.follows
 
     used(daemon, script)
 

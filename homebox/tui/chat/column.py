@@ -132,13 +132,14 @@ class Column(VerticalScroll, can_focus=False):
             self.call_after_refresh(self._keep_place, bottom)
 
     def _keep_place(self, bottom: float) -> None:
-        self.scroll_to(y=self.scroll_y + self.max_scroll_y - bottom, animate=False, immediate=True)
+        self._scroll_to(y=self.scroll_y + self.max_scroll_y - bottom, animate=False, release_anchor=False)
 
     # ---- where the reader is
 
     @property
-    def at_bottom(self) -> bool:
-        return self.scroll_y >= self.max_scroll_y
+    def follows(self) -> bool:
+        """Whether the newest line is kept in sight: until the reader scrolls up, and again from when they are back."""
+        return not self._anchor_released  # textual tells it nowhere else; its version is pinned
 
     def to_bottom(self) -> None:
         self.anchor()
@@ -148,7 +149,7 @@ class Column(VerticalScroll, can_focus=False):
         super().watch_scroll_y(old_value, new_value)
         if not self.is_attached:
             return
-        self._held(not self.at_bottom)
+        self._held(not self.follows)
         if new_value <= 0 < self.max_scroll_y:
             self._want_older()
 
@@ -170,5 +171,5 @@ class Column(VerticalScroll, can_focus=False):
             self.post_message(self.Behind(0))
 
     def _say_how_far_behind(self) -> None:
-        if not self.at_bottom:
+        if not self.follows:
             self.post_message(self.Behind(sum(view.body.held_lines for view in self._views.values())))
