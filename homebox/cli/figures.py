@@ -23,14 +23,14 @@ def screen(now: Snapshot, *, width: int = 80) -> list[str]:
     return [
         *(plain(line).rstrip() for line in lines),
         "-" * width,
-        *table(now.streams, width=width),
+        *table(now.streams, width=width, pool=now.blocks.total if now.blocks else 0),
     ]
 
 
-def table(rows: Sequence[StreamRow], *, width: int = 80) -> list[str]:
-    """One line a stream below its titles, `*` before one's own."""
+def table(rows: Sequence[StreamRow], *, width: int = 80, pool: int = 0) -> list[str]:
+    """One line a stream below its titles, `*` before one's own; `pool` as `client.table.line` has it."""
     if not rows:
         return [" nothing is running"]
     names = streams.short_ids([row.id for row in rows])
     kept = streams.columns(width, list(names.values()))
-    return [plain(streams.head(kept)), *(plain(streams.line(kept, row, names[row.id])) for row in rows)]
+    return [plain(streams.head(kept)), *(plain(streams.line(kept, row, names[row.id], pool)) for row in rows)]

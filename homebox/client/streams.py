@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from homebox.errors import UsageError
@@ -199,9 +199,3 @@ def _free(word: str) -> Test:
 def _columns(name: str) -> str:
     near = difflib.get_close_matches(name, COLUMNS, 1)
     return f"Did you mean {near[0]}?" if near else f"Columns: {', '.join(COLUMNS)}."
-
-
-def next_order(order: Order, columns: Sequence[str]) -> Order:
-    """The column after this one among those that are shown; from one that is not shown, the first."""
-    place = columns.index(order.column) + 1 if order.column in columns else 0
-    return Order(columns[place % len(columns)])

@@ -19,13 +19,13 @@ WIDE = 130
 
 @dataclass(frozen=True)
 class Column:
-    """`name` is the one to sort by; `say` gets the row and its short id."""
+    """`name` is the one to sort by; `say` gets the row, its short id, and how many blocks the whole pool has."""
 
     name: str
     title: str
     cells: int
     rank: int
-    say: Callable[[StreamRow, str], str]
+    say: Callable[[StreamRow, str, int], str]
     right: bool = True
 
 
@@ -35,41 +35,46 @@ def state(row: StreamRow) -> str:
     return STATES.get(row.state, row.state) + place
 
 
-def _tok_s(row: StreamRow, name: str) -> str:
+def _tok_s(row: StreamRow, name: str, pool: int) -> str:
     return "-" if row.tok_s is None else f"{row.tok_s:.1f}"
 
 
-def _ttft(row: StreamRow, name: str) -> str:
+def _ttft(row: StreamRow, name: str, pool: int) -> str:
     return "-" if row.ttft_ms is None else f"{row.ttft_ms / 1000:.2f}"
 
 
-def _queue(row: StreamRow, name: str) -> str:
+def _queue(row: StreamRow, name: str, pool: int) -> str:
     return "-" if row.queue_ms is None else words.age(row.queue_ms / 1000)
 
 
-def _blocks(row: StreamRow, name: str) -> str:
+def _blocks(row: StreamRow, name: str, pool: int) -> str:
     return "-" if row.ended_s is not None else f"{row.blocks}"
 
 
-def _limit(row: StreamRow, name: str) -> str:
+def _share(row: StreamRow, name: str, pool: int) -> str:
+    return "-" if row.ended_s is not None or not pool else f"{100 * row.blocks / pool:.0f}"
+
+
+def _limit(row: StreamRow, name: str, pool: int) -> str:
     return "-" if row.max_tokens is None else f"{row.max_tokens}"
 
 
 _ALL = (
-    Column("user", "USER", 8, 0, lambda row, name: row.person, right=False),
-    Column("state", "STATE", 8, 0, lambda row, name: state(row), right=False),
-    Column("model", "MODEL", 11, 7, lambda row, name: row.model, right=False),
-    Column("in", "IN", 6, 4, lambda row, name: f"{row.tokens_in}"),
-    Column("cached", "CACHED", 6, 8, lambda row, name: f"{row.cached}"),
-    Column("out", "OUT", 6, 0, lambda row, name: f"{row.tokens_out}"),
+    Column("user", "USER", 8, 0, lambda row, name, pool: row.person, right=False),
+    Column("state", "STATE", 8, 0, lambda row, name, pool: state(row), right=False),
+    Column("model", "MODEL", 11, 7, lambda row, name, pool: row.model, right=False),
+    Column("in", "IN", 6, 4, lambda row, name, pool: f"{row.tokens_in}"),
+    Column("cached", "CACHED", 6, 8, lambda row, name, pool: f"{row.cached}"),
+    Column("out", "OUT", 6, 0, lambda row, name, pool: f"{row.tokens_out}"),
     Column("max", "MAX", 6, 10, _limit),
     Column("tok_s", "TOK/S", 6, 1, _tok_s),
     Column("ttft", "TTFT", 5, 5, _ttft),
     Column("queue", "QUEUED", 6, 9, _queue),
     Column("blocks", "KV BLK", 6, 6, _blocks),
-    Column("age", "AGE", 6, 2, lambda row, name: words.age(row.age_s)),
-    Column("client", "CLIENT", 6, 11, lambda row, name: row.client or "-", right=False),
-    Column("id", "ID", 6, 3, lambda row, name: name, right=False),
+    Column("share", "KV%", 3, 12, _share),
+    Column("age", "AGE", 6, 2, lambda row, name, pool: words.age(row.age_s)),
+    Column("client", "CLIENT", 6, 11, lambda row, name, pool: row.client or "-", right=False),
+    Column("id", "ID", 6, 3, lambda row, name, pool: name, right=False),
 )
 
 
@@ -110,13 +115,13 @@ def head(kept: Sequence[Column], order: Order | None = None, glyphs: Glyphs = AS
     return _trimmed(spans)
 
 
-def line(kept: Sequence[Column], row: StreamRow, name: str) -> Line:
-    """One stream, `*` before one's own."""
+def line(kept: Sequence[Column], row: StreamRow, name: str, pool: int = 0) -> Line:
+    """One stream, `*` before one's own. `pool`: the blocks of the whole pool, 0 where that is not known."""
     spans: list[tuple[str, str]] = []
     for index, column in enumerate(kept):
         before = "*" if row.mine and not index else " "
         spans.append(
-            (before + pad(column.say(row, name), column.cells, right=column.right), _style(row, column))
+            (before + pad(column.say(row, name, pool), column.cells, right=column.right), _style(row, column))
         )
     return _trimmed(spans)
 

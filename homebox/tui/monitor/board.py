@@ -8,7 +8,7 @@ socket, and changes only when the screen tells it something.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ from homebox.client import summary
 from homebox.client import table as streams
 from homebox.client.lines import Glyphs, Line, Part, cut, fit, inline, part
 from homebox.client.past import Past
-from homebox.client.streams import Order, View
+from homebox.client.streams import COLUMNS, Order, View
 from homebox.errors import HomeboxError
 from homebox.tui.monitor import panes, wide
 from homebox.wire.events import Snapshot, StreamRow
@@ -172,7 +172,8 @@ class Board:
             return [] if self.now is None else [((f" {self._empty(self.now)}", "dim"),)]
         names = streams.short_ids([row.id for row in rows])
         kept = self._columns(cells, rows)
-        return [streams.line(kept, row, names[row.id]) for row in rows]
+        pool = self.now.blocks.total if self.now and self.now.blocks else 0
+        return [streams.line(kept, row, names[row.id], pool) for row in rows]
 
     def _empty(self, now: Snapshot) -> str:
         if now.streams or now.ended:
@@ -184,7 +185,7 @@ class Board:
 
     def next_order(self, cells: int) -> None:
         """By the next of the columns that are shown."""
-        names = [column.name for column in self._columns(cells, self.rows)]
+        names = [each.name for each in self._columns(cells, self.rows) if each.name in COLUMNS]
         place = names.index(self.view.order.column) + 1 if self.view.order.column in names else 0
         self.view = View(Order(names[place % len(names)]), self.view.filter, self.view.mine)
 
@@ -199,7 +200,7 @@ class Board:
             return panes.kv_map(now, cells, rows, self.glyphs)
         if self.pane is Pane.GRAPHS:
             return panes.graphs(self.past, cells, rows, self.glyphs, self.interval_s)
-        return [cut(line, cells) for line in panes.detail(self.row(), now)]
+        return panes.detail(self.row(), now, cells)
 
     def foot(self, cells: int, rows: int, keys: Mapping[str, str]) -> list[Line]:
         """What can be done, and how the table is arranged, or what has just happened."""
@@ -208,14 +209,20 @@ class Board:
         if self.notice:
             status = cut(((f" {inline(self.notice)}", "warn"),), cells)
         if rows < SHORT_ROWS:
-            return [status]
-        pairs = panes.key_line(keys, [f"monitor-{name}" for name in _KEYS])
-        # The first keys are the last to give way, but for the one that leads to all others.
-        parts = [
-            _key(key, word, 0 if word == "help" else place, gap=2 if place else 1)
+            return [
+                status
+                if self.notice
+                else fit([*self._keys_line(keys, ("help", "cancel")), *self._status(keys)], cells)
+            ]
+        return [*rule, fit(self._keys_line(keys, _KEYS), cells), status]
+
+    def _keys_line(self, keys: Mapping[str, str], names: Sequence[str]) -> list[Part]:
+        """The first keys are the last to give way, but for the one that leads to all others."""
+        pairs = panes.key_line(keys, [f"monitor-{name}" for name in names])
+        return [
+            _key(key, word, 0 if word == "help" else place + 1, gap=2 if place else 1)
             for place, (key, word) in enumerate(pairs)
         ]
-        return [*rule, fit(parts, cells), status]
 
     def _status(self, keys: Mapping[str, str]) -> list[Part]:
         ((key, word),) = panes.key_line(keys, ["monitor-back"])

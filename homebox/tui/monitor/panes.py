@@ -5,6 +5,7 @@ Each is made of figures, or of the table of keys, into lines; it knows no widget
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from homebox.client import words
@@ -26,8 +27,8 @@ def spoken(key: str) -> str:
 # ---- one stream
 
 
-def detail(row: StreamRow | None, now: Snapshot) -> list[Line]:
-    """Everything that is known of one stream."""
+def detail(row: StreamRow | None, now: Snapshot, cells: int) -> list[Line]:
+    """Everything that is known of one stream; what is too long for a line goes on in the next."""
     if row is None:
         return [((" no stream is chosen", "dim"),)]
     own = " (you)" if row.mine else ""
@@ -41,7 +42,11 @@ def detail(row: StreamRow | None, now: Snapshot) -> list[Line]:
         ("times", _times(row)),
         ("memory", _memory(row, now)),
     ]
-    return [((f" {name:9}", "head"), (said, "")) for name, said in facts]
+    return [
+        ((f" {name if not place else '':9}", "head"), (said, ""))
+        for name, whole in facts
+        for place, said in enumerate(textwrap.wrap(whole, max(20, cells - 11)))
+    ]
 
 
 def _state(row: StreamRow) -> str:
