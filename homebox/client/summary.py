@@ -115,12 +115,9 @@ def _device(device: Device, number: str, cells: int, glyphs: Glyphs, *, with_mem
 def memory(now: Snapshot, device: Device, cells: int, glyphs: Glyphs) -> Line:
     """How the memory is split; what is neither weights nor KV is only known where both lie in what is used."""
     used, share = device.memory_used_bytes, used_share(device)
-    known = now.weight_bytes is not None and now.kv_bytes is not None and used is not None
-    rest = used - now.weight_bytes - now.kv_bytes if known else None  # type: ignore[operator]
-    other = rest if rest is not None and rest >= 0 else None
     name = "VRAM" if device.kind == "gpu" else "MEM "
     figures = f"{words.gib(used)}/{words.gib(device.memory_total_bytes)}"
-    split = [("weights", now.weight_bytes), ("kv", now.kv_bytes), ("other", other)]
+    split = [("weights", now.weight_bytes), ("kv", now.kv_bytes), ("other", other_bytes(now, device))]
     return fit(
         [
             part(name, "head", gap=1),
@@ -143,6 +140,14 @@ def used_share(device: Device) -> float | None:
     if device.memory_used_bytes is None or not device.memory_total_bytes:
         return None
     return 100 * device.memory_used_bytes / device.memory_total_bytes
+
+
+def other_bytes(now: Snapshot, device: Device) -> int | None:
+    """What is used and is neither weights nor KV; None where these do not lie in what is used."""
+    if None in (device.memory_used_bytes, now.weight_bytes, now.kv_bytes):
+        return None
+    rest = (device.memory_used_bytes or 0) - (now.weight_bytes or 0) - (now.kv_bytes or 0)
+    return rest if rest >= 0 else None
 
 
 def hot(temperature_c: float | None) -> str:

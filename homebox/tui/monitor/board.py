@@ -53,6 +53,7 @@ class Board:
     spread: bool = True  # graphs above the table, where there is room
     chosen: str | None = None
     notice: str = ""
+    scrolled: int = 0  # lines of the keys that are above the screen
     past: Past = field(default_factory=Past)
 
     # ---- what is told
@@ -87,6 +88,10 @@ class Board:
         return None if place is None else rows[place]
 
     def move(self, step: int) -> None:
+        """To another stream; where the keys are open, through them."""
+        if self.pane is Pane.HELP:
+            self.scrolled = max(0, self.scrolled + step)
+            return
         rows = self.rows
         place = self.place(rows)
         if place is not None:
@@ -131,6 +136,8 @@ class Board:
             return [fit([part("homebox top", "title", gap=1)], cells), *self._connection(cells)]
         head = summary.header(now, cells=cells, every=self._every, who=self._who)
         trouble = self._connection(cells)
+        if self.pane is Pane.HELP:
+            return [head, *trouble]
         detail = summary.detail(now, cells) if now.engine != "ready" or rows >= WIDE_ROWS else []
         rule: list[Line] = [((self.glyphs.rule * cells, "dim"),)]
         if self.is_wide(cells, rows):
@@ -193,7 +200,9 @@ class Board:
         """What is open instead of the table, or below it."""
         now = self.now
         if self.pane is Pane.HELP:
-            return panes.help_lines(keys, cells)
+            lines = panes.help_lines(keys, cells)
+            self.scrolled = min(self.scrolled, max(0, len(lines) - rows))
+            return lines[self.scrolled :]
         if now is None or self.pane is Pane.TABLE:
             return []
         if self.pane is Pane.MAP:

@@ -124,7 +124,7 @@ def graphs(past: Past, cells: int, rows: int, glyphs: Glyphs, interval_s: float)
         values = past.series(name, cells - wide.AXIS - 2, interval_s=interval_s)
         known = [value for value in values if value is not None]
         newest = known[-1] if known else None
-        said = "n/a" if newest is None else f"{newest:,.2f}" if newest < 10 else f"{newest:,.0f}"
+        said = "n/a" if newest is None else f"{newest:.3g}" if newest < 100 else f"{newest:,.0f}"
         lines.append(((f" {title}", "head"), (f"  {said}", ""), ("   last 5 min", "dim")))
         lines += wide.plotted(values, height, fixed or nice_top(max(known, default=0.0)), glyphs)
     return lines

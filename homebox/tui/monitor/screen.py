@@ -164,7 +164,7 @@ class MonitorScreen(Screen[None]):
         below = board.has_room_below(cells, rows)
         self.set_class(board.away is not None and board.now is not None, "-old")
         figures, feet = small or board.top(cells, rows), [] if small else board.foot(cells, rows, keys)
-        room = rows - len(figures) - len(feet) - 1
+        room = rows - len(figures) - len(feet)
         top.show(figures)
         foot.show(feet)
         head.display = table.display = not small and (board.pane is Pane.TABLE or below)
@@ -179,8 +179,8 @@ class MonitorScreen(Screen[None]):
     def _keys(self) -> dict[str, str]:
         """For each id the keys that it has now, as the person may have set them."""
         found: dict[str, list[str]] = {}
-        for key, bound in self._bindings:
-            found.setdefault(bound.id or "", []).append(key)
+        for key, active in self.active_bindings.items():
+            found.setdefault(active.binding.id or "", []).append(key)
         return {name: ",".join(each) for name, each in found.items()}
 
     def _say(self, words: str) -> None:

@@ -12,13 +12,13 @@ from itertools import zip_longest
 from homebox.client import words
 from homebox.client.lines import Glyphs, Line, Part, bar, clip, cut, fit, graph, nice_top, part, plain, width
 from homebox.client.past import Past
-from homebox.client.summary import hit_rate, hot, used_blocks, used_share
+from homebox.client.summary import hit_rate, hot, other_bytes, used_blocks, used_share
 from homebox.tui.monitor import kvmap
 from homebox.wire.events import Device, Snapshot
 
 AXIS = 6  # cells of an axis' figures and its line
 GRAPH_ROWS = 3
-_BAR = 20
+_BAR = 16
 
 
 def top(now: Snapshot, past: Past, *, cells: int, glyphs: Glyphs, interval_s: float) -> list[Line]:
@@ -120,6 +120,7 @@ def _device_figures(now: Snapshot, device: Device | None, cells: int, glyphs: Gl
             ),
             part(f"weights {words.gib(now.weight_bytes)}", rank=1),
             part(f"kv {words.gib(now.kv_bytes)}", rank=1),
+            part(f"other {words.gib(other_bytes(now, device))}", rank=2),
         ],
         cells - 1,
     )

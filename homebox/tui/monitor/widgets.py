@@ -45,6 +45,8 @@ _CSS = """
     & > .line--who5 { color: $secondary; }
     & > .line--cursor { text-style: reverse; }
 """
+# Greys of unlike colours would only be harder to read.
+_CSS += "\n".join(f"&:nocolor > .line--{name} {{ color: $foreground; }}" for name in STYLES)
 
 
 class _Painter:
@@ -54,11 +56,13 @@ class _Painter:
         self._widget = widget
 
     def strip(self, line: Line, cells: int) -> Strip:
-        segments = [Segment(text, self._style(name)) for text, name in line if text]
-        return Strip(segments).adjust_cell_length(cells)
+        # Every cell has a style, also a blank one: textual's filters for terminals without colour expect it.
+        base = self._widget.rich_style
+        segments = [Segment(text, base + self.style(name) if name else base) for text, name in line if text]
+        return Strip(segments).adjust_cell_length(cells, base)
 
-    def _style(self, name: str) -> Style | None:
-        return self._widget.get_component_rich_style(f"line--{name}", partial=True) if name else None
+    def style(self, name: str) -> Style:
+        return self._widget.get_component_rich_style(f"line--{name}", partial=True)
 
 
 class Lines(Widget):
@@ -125,10 +129,10 @@ class Rows(ScrollView):
     def render_line(self, y: int) -> Strip:
         place = y + self.scroll_offset.y
         if place >= len(self._lines):
-            return Strip.blank(self.size.width)
+            return self._painter.strip((), self.size.width)
         strip = self._painter.strip(self._lines[place], self.size.width)
         if place == self._cursor:
-            strip = strip.apply_style(self.get_component_rich_style("line--cursor", partial=True))
+            strip = strip.apply_style(self._painter.style("cursor"))
         return strip
 
     def on_click(self, event: Click) -> None:
