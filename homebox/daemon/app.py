@@ -123,6 +123,7 @@ def build(
     def on_end(turn: Turn) -> None:
         audit.answered(turn)
         metrics.ended(turn)
+        monitor.ended(turn)
 
     tokenizer = Tokenizer.load(folder)
     prompts = Prompts(tokenizer, TextProcess(folder))

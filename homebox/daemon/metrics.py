@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 
 import homebox
+from homebox.daemon.pool_totals import PoolTotals
 from homebox.daemon.streams import Phase
 from homebox.daemon.supervisor import EngineState, Supervisor
 from homebox.daemon.turns import Turn
@@ -44,7 +45,7 @@ class Metrics:
         self._by_person = people
         self._people: set[str] = set()
         self._counted: dict[str, int] = {}  # turn > tokens of its answer that are counted
-        self._pool = _Pool()
+        self._pool = PoolTotals()
         who = ("person",) if people else ()
         self._requests = self._counter("requests", "Requests that ended, by how.", ("outcome", *who))
         self._refusals = self._counter("refusals", "Requests that were refused, by code.", ("code",))
@@ -130,29 +131,10 @@ def _child(counter: Counter, labels: tuple[str, ...]) -> Counter:
     return counter.labels(*labels) if labels else counter
 
 
-class _Pool:
-    """The counters that each engine begins anew, over all engines: hit tokens, query tokens, preemptions."""
-
-    def __init__(self) -> None:
-        self._before = (0, 0, 0)
-        self._now = (0, 0, 0)
-
-    def hear(self, pool: frames.PoolState) -> None:
-        self._now = (pool.prefix_hit_tokens, pool.prefix_query_tokens, pool.preemptions)
-
-    def begin_again(self) -> None:
-        self._before, self._now = self.totals, (0, 0, 0)
-
-    @property
-    def totals(self) -> tuple[int, int, int]:
-        hits, queries, preemptions = (a + b for a, b in zip(self._before, self._now, strict=True))
-        return hits, queries, preemptions
-
-
 class _Now:
     """A collector in the sense of prometheus_client: what stands at this moment."""
 
-    def __init__(self, supervisor: Supervisor, book: TurnBook, monitor: Monitor, pool: _Pool) -> None:
+    def __init__(self, supervisor: Supervisor, book: TurnBook, monitor: Monitor, pool: PoolTotals) -> None:
         self._supervisor, self._book, self._monitor, self._pool = supervisor, book, monitor, pool
 
     def collect(self) -> Iterator[Metric]:

@@ -12,17 +12,19 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Iterator
 
 import msgspec
 
 import homebox
 from homebox.daemon.devices import Devices
+from homebox.daemon.pool_totals import PoolTotals
 from homebox.daemon.streams import Phase
 from homebox.daemon.supervisor import EngineState, Supervisor
 from homebox.daemon.turnbook import TurnBook
-from homebox.daemon.turns import Turn
+from homebox.daemon.turns import Turn, TurnState
 from homebox.wire import frames
-from homebox.wire.events import Blocks, Device, Snapshot
+from homebox.wire.events import Blocks, Device, PersonBlocks, Snapshot, StreamRow
 
 log = logging.getLogger("homebox.monitor")
 
@@ -32,6 +34,8 @@ FRESH_S = 300.0  # percentiles are over the newest samples, none older than this
 SAMPLE_EVERY_S = 1.0
 HISTORY_EVERY_S = 2.0
 HISTORY_S = 300.0
+ENDED_S = 30.0  # so long a stream that has ended is still told of
+KEPT_ENDED = 64
 
 
 class Window:
@@ -79,6 +83,9 @@ class Monitor:
         self._out, self._in = Window(), Window()
         self._ttft_ms, self._gap_ms = Samples(), Samples()
         self._last: frames.StepDone | None = None
+        self._holdings: frames.Holdings | None = None
+        self._totals = PoolTotals()
+        self._ended: deque[tuple[float, StreamRow]] = deque(maxlen=KEPT_ENDED)
         self._step_ms: float | None = None
         self.devices: tuple[Device, ...] = ()
         self._history: deque[bytes] = deque(maxlen=int(HISTORY_S / HISTORY_EVERY_S))
@@ -90,6 +97,8 @@ class Monitor:
     def frame(self, frame: frames.FromEngine) -> None:
         if isinstance(frame, frames.StepDone):
             self._last = frame
+            self._holdings = frame.holdings or self._holdings
+            self._totals.hear(frame.pool)
             if frame.step:
                 self._step_ms = frame.step_ms
             if frame.prefill_tokens:
@@ -97,7 +106,9 @@ class Monitor:
             if made := sum(len(progress.tokens) for progress in frame.progress):
                 self._out.add(made)
         elif isinstance(frame, frames.Loading | frames.Ready):
-            self._last = self._step_ms = None  # the pool of an engine that is gone says nothing
+            # The pool of an engine that is gone says nothing.
+            self._last = self._step_ms = self._holdings = None
+            self._totals.begin_again()
 
     def token(self, turn: Turn, gap_ms: float | None) -> None:
         """A choice of `turn` got tokens, `gap_ms` after its last ones; None for the turn's first."""
@@ -105,6 +116,13 @@ class Monitor:
             self._gap_ms.add(gap_ms)
         elif turn.ttft_ms is not None:
             self._ttft_ms.add(turn.ttft_ms)
+
+    def ended(self, turn: Turn) -> None:
+        """The engine has let go of this turn, however it ended."""
+        row = msgspec.structs.replace(
+            turn.row(""), state=turn.outcome, blocks=0, position=None, age_s=turn.timing.total_ms / 1000
+        )
+        self._ended.appendleft((time.monotonic(), row))
 
     def watch(self, supervisor: Supervisor, book: TurnBook) -> None:
         """Sample the devices and keep the history from now on."""
@@ -132,7 +150,7 @@ class Monitor:
         # The sampler's own time is not waited for again: every other turn of it is one.
         if now - self._history_at > HISTORY_EVERY_S - SAMPLE_EVERY_S / 2:
             self._history_at = now
-            past = msgspec.structs.replace(self.snapshot(supervisor, book, ""), streams=())
+            past = msgspec.structs.replace(self.snapshot(supervisor, book, ""), streams=(), ended=())
             self._history.append(msgspec.json.encode(past) + b"\n")
 
     # ---- what it says
@@ -144,8 +162,9 @@ class Monitor:
 
     def snapshot(self, supervisor: Supervisor, book: TurnBook, person: str) -> Snapshot:
         """Everything at this moment, for `person`, whose own rows are marked."""
-        pool = self._last.pool if self._last else None
+        hits, queries, preemptions = self._totals.totals
         rows = tuple(turn.row(person) for turn in book.live)
+        ready = _serving(supervisor)
         busy = sum(stream.phase in (Phase.PREFILL, Phase.DECODE) for stream in supervisor.streams)
         return Snapshot(
             at=time.time(),
@@ -159,10 +178,8 @@ class Monitor:
             max_running=book.max_running,
             devices=self.devices,
             blocks=self.blocks(supervisor),
-            prefix_hit_rate=pool.prefix_hit_tokens / pool.prefix_query_tokens
-            if pool and pool.prefix_query_tokens
-            else None,
-            preemptions=pool.preemptions if pool else 0,
+            prefix_hit_rate=hits / queries if queries else None,
+            preemptions=preemptions,
             running=busy,
             waiting=len(supervisor.streams) - busy,
             tok_s_out=self._out.per_second(),
@@ -173,12 +190,28 @@ class Monitor:
             gap_p50_ms=self._gap_ms.percentile(0.5),
             gap_p95_ms=self._gap_ms.percentile(0.95),
             streams=rows,
+            ended=tuple(self._ended_rows(person)),
+            oldest_wait_s=self._oldest_wait_s(book),
+            weight_bytes=ready.weight_bytes if ready else None,
+            kv_bytes=ready.kv_bytes if ready else None,
         )
+
+    def _oldest_wait_s(self, book: TurnBook) -> float | None:
+        now = time.monotonic()
+        return max(
+            (now - turn.created_at for turn in book.live if turn.state is TurnState.WAITING), default=None
+        )
+
+    def _ended_rows(self, person: str) -> Iterator[StreamRow]:
+        now = time.monotonic()
+        for at, row in self._ended:
+            if now - at <= ENDED_S:
+                yield msgspec.structs.replace(row, mine=row.person == person, ended_s=now - at)
 
     def blocks(self, supervisor: Supervisor) -> Blocks | None:
         """The block pool; None while there is none."""
-        ready = supervisor.ready
-        if ready is None or supervisor.state not in (EngineState.READY, EngineState.PAUSING):
+        ready = _serving(supervisor)
+        if ready is None:
             return None
         if self._last is None:
             return Blocks(
@@ -189,13 +222,28 @@ class Monitor:
                 block_size=ready.block_size,
             )
         pool = self._last.pool
+        held = self._holdings
         return Blocks(
-            total=pool.total, used=pool.used, cached=pool.cached, free=pool.free, block_size=ready.block_size
+            total=pool.total,
+            used=pool.used,
+            cached=pool.cached,
+            free=pool.free,
+            block_size=ready.block_size,
+            people=tuple(
+                PersonBlocks(person=each.person, blocks=each.blocks, doubled=each.doubled)
+                for each in (held.people if held else ())
+            ),
+            shared=held.shared if held else 0,
         )
 
     @property
     def uptime_s(self) -> float:
         return time.monotonic() - self._started_at
+
+
+def _serving(supervisor: Supervisor) -> frames.Ready | None:
+    """What the engine said of itself, while it is there."""
+    return supervisor.ready if supervisor.state in (EngineState.READY, EngineState.PAUSING) else None
 
 
 def detail(supervisor: Supervisor) -> str:

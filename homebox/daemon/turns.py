@@ -28,6 +28,10 @@ class TurnState(StrEnum):
     DONE = "done"
 
 
+# By which door a turn came: the beginning of a route's pattern (`asked.route`), the key in a path left out.
+_DOORS = (("POST /homebox/ask", "ask"), ("POST /homebox/", "chat"), ("POST /v1/", "api"))
+
+
 class Watcher:
     """Told what happens to a turn; every method may be left out."""
 
@@ -327,4 +331,13 @@ class Turn:
             blocks=sum(stream.blocks for stream in streams),
             age_s=time.monotonic() - self.created_at,
             mine=self.person == for_person,
+            cached=self.usage.cached_tokens,
+            max_tokens=sum(stream.submit.sampling.max_tokens for stream in streams) or None,
+            queue_ms=self.timing.queue_ms,
+            client=self.door,
         )
+
+    @property
+    def door(self) -> str:
+        route = self.asked.route.replace(" /k/{key}/", " /", 1) if self.asked else ""
+        return next((door for begins, door in _DOORS if route.startswith(begins)), "")

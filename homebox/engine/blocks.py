@@ -197,6 +197,31 @@ class KVSpace:
             coming[group] += self.pools[group].refs[block] == count
         return min(coming) - self.available()
 
+    def holders(self, sequences: Seq[Sequence]) -> tuple[dict[str, tuple[int, int]], int]:
+        """Who uses the used blocks: for each person how many only their sequences use, and how many of those are in
+        several of their tables; and how many are in tables of several persons. What waits for a step is nobody's."""
+        own: Counter[str] = Counter()
+        doubled: Counter[str] = Counter()
+        shared = 0
+        for g in range(len(self.pools)):
+            held: dict[str, set[int]] = {}
+            twice: dict[str, set[int]] = {}
+            for seq in sequences:
+                table = set(seq.tables[g]) - {BEHIND_WINDOW} if seq.tables else set()
+                mine = held.setdefault(seq.person, set())
+                twice.setdefault(seq.person, set()).update(mine & table)
+                mine |= table
+            seen: set[int] = set()
+            common: set[int] = set()
+            for blocks in held.values():
+                common |= seen & blocks
+                seen |= blocks
+            shared += len(common)
+            for person, blocks in held.items():
+                own[person] += len(blocks - common)
+                doubled[person] += len(twice[person] - common)
+        return {person: (own[person], doubled[person]) for person in own}, shared
+
     def capacity_tokens(self) -> int:
         """The longest sequence that could be alone in here."""
         sizes = [

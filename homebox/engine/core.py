@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 from homebox.engine.plan import StepPlan, StepResult
 from homebox.engine.scheduler import Scheduler
-from homebox.wire.frames import FromEngine, Progress, StepDone, StepStarted, Submit
+from homebox.wire.frames import FromEngine, Holdings, Progress, StepDone, StepStarted, Submit
 
 PLACES_EVERY_S = 0.1
+HOLDINGS_EVERY_S = 1.0
+HOLDINGS_REST = 200  # after looking who holds what, so many times as long without: half a percent at most
 
 
 class StepRunner(Protocol):
@@ -52,6 +54,7 @@ class Engine:
         self._clock = clock
         self._flights: deque[Flight] = deque()
         self._places_at = float("-inf")
+        self._holdings_due = float("-inf")
 
     def submit(self, request: Submit) -> None:
         if (refused := self.scheduler.submit(request)) is not None:
@@ -110,5 +113,13 @@ class Engine:
                 decode_rows=flight.plan.decode_rows if flight else 0,
                 prefill_tokens=flight.plan.prefill_tokens if flight else 0,
                 places=places,
+                holdings=self._holdings(now),
             )
         )
+
+    def _holdings(self, now: float) -> Holdings | None:
+        if now < self._holdings_due and self.scheduler.running:
+            return None
+        found = self.scheduler.holdings()
+        self._holdings_due = now + max(HOLDINGS_EVERY_S, HOLDINGS_REST * (self._clock() - now))
+        return found

@@ -25,7 +25,16 @@ from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
 from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult
 from homebox.engine.queue import WaitingRoom
 from homebox.engine.request import CLASS_RANK, Sequence, State
-from homebox.wire.frames import FinishReason, Place, PoolState, Progress, Refused, Submit
+from homebox.wire.frames import (
+    FinishReason,
+    Holding,
+    Holdings,
+    Place,
+    PoolState,
+    Progress,
+    Refused,
+    Submit,
+)
 
 PROMPTS_PER_STEP = 3
 AGEING_TOKENS = 64  # each plan that passes a prompt over makes it look so much shorter
@@ -147,6 +156,11 @@ class Scheduler:
             prefix_query_tokens=self.prefix_query_tokens,
             preemptions=self.preemptions,
         )
+
+    def holdings(self) -> Holdings:
+        """Who uses the used blocks. Takes time in the length of all block tables: not for every step."""
+        people, shared = self.space.holders(self.running)
+        return Holdings(tuple(Holding(person, *counts) for person, counts in people.items()), shared)
 
     # ------------------------------------------------------------------ one step
 

@@ -16,12 +16,14 @@ from textual.content import Content
 from textual.events import Resize
 from textual.widgets import Static
 
-from homebox.cli.figures import bar, seconds
+from homebox.client.lines import ASCII, bar
 from homebox.client.state import ChatState, Phase
+from homebox.client.words import seconds
 from homebox.tui.lines import both_ends, cut, graph, line
 from homebox.wire.events import SCHEMA, Device, Snapshot, StreamRow, Usage
 from homebox.wire.requests import Options
 
+_BAR = 20
 HISTORY = 60
 _LABEL = 9  # cells of the words before a figure
 _GRAPH_CELLS = 10
@@ -141,7 +143,8 @@ def context_lines(
         used = stats.ctx_used
     room = stats.ctx_max if stats else context
     share = 100 * used / room if used is not None and room else None
-    yield f"{bar(share)} {_or_unknown(share, '{:.0f}%')}"
+    drawn = "".join(text for text, _ in bar(share, _BAR, ASCII))
+    yield f"{drawn} {_or_unknown(share, '{:.0f}%')}"
     yield f"{_or_unknown(used, '{:,}')} of {_or_unknown(room, '{:,}')} tok"
     cached = None if usage is None or (stats and not finished) else usage.cached_tokens
     yield f"cached prefix {_or_unknown(cached, '{:,}')}"

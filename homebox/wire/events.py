@@ -143,7 +143,7 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     person: str
-    state: str  # waiting, prefill, decode, replay, held
+    state: str  # waiting, prefill, decode, replay, held; of `Snapshot.ended`: stop, length, cancelled, error
     model: str
     klass: str
     tokens_in: int
@@ -155,6 +155,19 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int = 0
     age_s: float = 0.0
     mine: bool = False
+    cached: int = 0  # prompt tokens that were found in the prefix cache
+    max_tokens: int | None = None  # the longest that this answer may become
+    queue_ms: float | None = None  # until its first step, or until now
+    client: str = ""  # the door it came by: ask, chat, api
+    ended_s: float | None = None  # seconds since it ended
+
+
+class PersonBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks that only this person's streams use; `doubled` of them serve several of their streams at once."""
+
+    person: str
+    blocks: int
+    doubled: int = 0
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +176,8 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     cached: int
     free: int
     block_size: int
+    people: tuple[PersonBlocks, ...] = ()  # who uses the used ones, as of the last second
+    shared: int = 0  # of the used ones, those that several persons' streams use
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +190,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_bytes: int | None = None
     power_w: float | None = None
     temperature_c: float | None = None
+    power_limit_w: float | None = None
+    clock_mhz: float | None = None
+    fan_percent: float | None = None
+    driver: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,6 +223,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gap_p50_ms: float | None = None
     gap_p95_ms: float | None = None
     streams: tuple[StreamRow, ...] = ()
+    ended: tuple[StreamRow, ...] = ()  # of the last half minute, the newest first
+    oldest_wait_s: float | None = None  # the age of the oldest request that has not begun
+    weight_bytes: int | None = None  # memory of the model's weights, and of the KV blocks
+    kv_bytes: int | None = None
 
 
 encode = msgspec.json.Encoder().encode

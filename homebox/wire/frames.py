@@ -174,6 +174,21 @@ class PoolState(msgspec.Struct, frozen=True, array_like=True):
     preemptions: int
 
 
+class Holding(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks that only this person's sequences use; `doubled` of them are in several of their tables."""
+
+    person: str
+    blocks: int
+    doubled: int
+
+
+class Holdings(msgspec.Struct, frozen=True, array_like=True):
+    """Who uses the used blocks; `shared` of them are in tables of several persons."""
+
+    people: tuple[Holding, ...]
+    shared: int
+
+
 class StepDone(msgspec.Struct, frozen=True, tag="step_done"):
     """After a step, and also after an abort or an admission with no step in between (`step` is then 0)."""
 
@@ -188,6 +203,7 @@ class StepDone(msgspec.Struct, frozen=True, tag="step_done"):
     decode_rows: int = 0
     prefill_tokens: int = 0
     places: list[Place] | None = None  # every waiting request, when any place changed
+    holdings: Holdings | None = None  # about once a second, and when nothing runs any more
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):

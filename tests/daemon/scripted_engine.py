@@ -286,6 +286,12 @@ class ScriptedEngine:
         others = [frames.TopToken((token + i) % self.vocab, -0.5 - i) for i in range(count)]
         return frames.TokenLogprob(-0.5, tuple(others))
 
+    def holdings(self) -> frames.Holdings:
+        held: dict[str, int] = {}
+        for request in self.running:
+            held[request.submit.person] = held.get(request.submit.person, 0) + request.blocks
+        return frames.Holdings(tuple(frames.Holding(person, n, 0) for person, n in held.items()), 0)
+
     def done(self, step: int, progress: list[frames.Progress], started: float = 0.0) -> None:
         places = None
         if self.places_changed:
@@ -302,6 +308,7 @@ class ScriptedEngine:
                 len(self.running), len(self.waiting), started, (time.monotonic() - started) * 1000 if step else 0.0,
                 places=places,
                 prefill_tokens=self.prefilled_now,
+                holdings=self.holdings(),
             )
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ prompt alone determines; every request ends exactly once; and an eligible sequen
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import pytest
@@ -47,7 +47,7 @@ class House:
         self.requests: dict[str, Submit] = {}
         self.limit: dict[str, int] = {}
         self.charged: dict[str, int] = {}
-        self.preemptions = self.hits = self.crashes = 0
+        self.preemptions = self.hits = self.crashes = self.sharing = self.doubling = 0
         self.starving: dict[tuple[str, int], int] = {}
         self._start()
 
@@ -207,8 +207,36 @@ def storm(seed: int, steps: int, depth: int, hash_key: Any, groups: list[Group])
         elif house.flights:
             house.collect()
         house.scheduler.check()
+        if step % 10 == 0:
+            who_holds_what_is_told(house)
     house.finish()
     return house
+
+
+def who_holds_what_is_told(house: House) -> None:
+    """Counted block by block: `holdings` puts each block of a table in exactly one place."""
+    own: Counter[str] = Counter()
+    doubled: Counter[str] = Counter()
+    shared = 0
+    for group in range(len(house.space.pools)):
+        tables: dict[int, list[str]] = {}
+        for seq in house.scheduler.running:
+            for block in seq.tables[group] if seq.tables else []:
+                if block >= 0:
+                    tables.setdefault(block, []).append(seq.person)
+        for people in tables.values():
+            if len(set(people)) > 1:
+                shared += 1
+            else:
+                own[people[0]] += 1
+                doubled[people[0]] += len(people) > 1
+    told = house.scheduler.holdings()
+    assert {each.person: each.blocks for each in told.people if each.blocks} == own
+    assert {each.person: each.doubled for each in told.people if each.doubled} == +doubled
+    assert told.shared == shared
+    assert sum(own.values()) + shared <= house.scheduler.pool_state().used
+    house.sharing += shared
+    house.doubling += sum(doubled.values())
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -217,6 +245,7 @@ def storm(seed: int, steps: int, depth: int, hash_key: Any, groups: list[Group])
 def test_every_promise_holds_in_a_storm(depth: int, groups: list[Group], hash_key: Any) -> None:
     house = storm(seed=depth, steps=3000, depth=depth, hash_key=hash_key, groups=groups)
     assert house.preemptions > 0 and house.hits > 0 and len(house.ended) > 100, "the storm was a breeze"
+    assert house.sharing > 0 and house.doubling > 0
 
 
 @pytest.mark.long

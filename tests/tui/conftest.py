@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from homebox.client.connection import Daemon
+from tests.client.fake_daemon import FakeDaemon
 from tests.daemon.box import Box, running
 from tests.daemon.tiny_model import build
 
@@ -35,3 +36,10 @@ def daemon(box: Box) -> Daemon:
 def chat() -> str:
     """The id of a conversation that no other test has."""
     return f"{next(_numbers):016x}"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeDaemon]:
+    """A daemon that says what the test wants, on a socket of its own."""
+    with FakeDaemon(tmp_path / "api.sock") as found:
+        yield found
