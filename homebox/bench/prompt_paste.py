@@ -78,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args(argv)
     pastes, keys = zip(*(one_round(args.bytes) for _ in range(args.rounds)), strict=True)
-    print(f"paste of {args.bytes:,} bytes: {median(list(pastes)) * 1e3:.0f} ms (worst {max(pastes) * 1e3:.0f} ms)")
+    print(
+        f"paste of {args.bytes:,} bytes: {median(list(pastes)) * 1e3:.0f} ms (worst {max(pastes) * 1e3:.0f} ms)"
+    )
     print(f"the key after it: {median(list(keys)) * 1e3:.0f} ms (worst {max(keys) * 1e3:.0f} ms)")
 
 
