@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -16,6 +16,7 @@ from homebox.client.documents import MAX_MESSAGE_BYTES, attach, fenced, in_words
 from homebox.errors import UsageError
 
 
+@settings(deadline=None)
 @given(
     st.text(alphabet="`~a\n -#\t", max_size=60),
     st.sampled_from(["notes.md", "a`b.txt", "``` x\ny", "é 漢.txt"]),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homebox.client.sanitise import clean
@@ -41,11 +41,13 @@ PIECES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(PIECES)
 def test_words_are_all_the_pieces_in_order_whatever_is_in_them(pieces: list[tuple[bool, str]]) -> None:
     assert put_together(pieces).words == "".join(text for _, text in pieces)
 
 
+@settings(deadline=None)
 @given(PIECES)
 def test_chips_survive_an_editor_that_knows_none(pieces: list[tuple[bool, str]]) -> None:
     draft = put_together(pieces)
@@ -56,11 +58,13 @@ def test_chips_survive_an_editor_that_knows_none(pieces: list[tuple[bool, str]])
         assert draft.from_plain(plain.replace(token, ""), tokens).typed == draft.typed.replace(mark, "")
 
 
+@settings(deadline=None)
 @given(ANY)
 def test_a_text_that_was_kept_elsewhere_is_the_same_text(text: str) -> None:
     assert Draft.of(text).whole == text
 
 
+@settings(deadline=None)
 @given(ANY)
 def test_a_tidied_paste_has_no_control_characters_and_counts_those_it_had(text: str) -> None:
     tidied, left_out = tidy(text)
