@@ -138,7 +138,7 @@ def run(args: Sequence[str]) -> int:
             with root.make_context("homebox", [], resilient_parsing=True) as context:
                 print(root.get_help(context), file=sys.stderr)
             return 2
-        arguments = ["chat"]
+        arguments = ["chat", "--continue"]
     if arguments[0] == "--version":
         arguments[0] = "version"
     try:

@@ -97,7 +97,9 @@ def test_a_group_without_a_command_is_its_help_and_2(homebox: Shell) -> None:
 
 def test_without_arguments_on_a_terminal_it_is_the_chat(fake: FakeDaemon, homebox: Shell) -> None:
     fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "model": "tiny"}))
-    terminal = homebox.terminal()
+    fake.when("GET", "/homebox/chats?", lambda exchange: exchange.json({"chats": []}))
+    terminal = homebox.terminal(TERM="dumb")
+    terminal.until("plain mode, since TERM is dumb(.|\n)*this one is the first\n")
     terminal.until("you: ")
     terminal.type("\x04")
     assert terminal.end()[0] == 0

@@ -151,7 +151,7 @@ class FakeDaemon:
                 fake.asked.append(asked)
                 fake._find(self.command, self.path)(Exchange(self, asked))
 
-            do_GET = do_POST = do_DELETE = _answer
+            do_GET = do_POST = do_PATCH = do_DELETE = _answer
 
         self._server = _Server(str(self.path), Requests)
         threading.Thread(
