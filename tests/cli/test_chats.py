@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.daemon.box import Box
+from tests.daemon.box import Box, until
 from tests.daemon.test_serve import served
 
 
@@ -85,6 +86,40 @@ def test_the_last_conversation_or_a_named_one_goes_on(box: Box, homebox: Shell) 
     homebox("chat", "--plain", "--chat", "aa", stdin="[[say=four]]\n")
     assert len(box.http.get("/homebox/chats/aa11").json()["messages"]) == 4
     assert len(box.http.get("/homebox/chats/bb22").json()["messages"]) == 4
+
+
+def test_a_question_within_a_conversation_is_kept_there_or_only_reads_it(box: Box, homebox: Shell) -> None:
+    assert homebox("ask", "-c", "x").code == 6
+    said(box, "aa11", "[[say=one]] first")
+    alone, within = [
+        json.loads(homebox("ask", *flags, "[[say=two]]", "--json").out) for flags in ([], ["-c", "--no-save"])
+    ]
+    assert alone["text"] == within["text"] == "two"
+    assert within["usage"]["prompt_tokens"] > alone["usage"]["prompt_tokens"]
+    assert len(box.http.get("/homebox/chats/aa11").json()["messages"]) == 2
+    assert homebox("ask", "--chat", "aa", "[[say=three]]").out == "three\n"
+    turn = homebox("ask", "-c", "[[say=four]]", "--detach").out.strip()
+    assert homebox("ask", "--attach", turn).out == "four\n"
+    kept = box.http.get("/homebox/chats/aa11").json()["messages"]
+    assert [each["content"] for each in kept[1::2]] == ["one", "three", "four"]
+
+
+def test_who_leaves_a_question_within_a_conversation_stops_it_and_what_arrived_is_kept(
+    box: Box, homebox: Shell
+) -> None:
+    said(box, "aa11", "[[say=one]]")
+    asked = homebox.start("ask", "-c", "[[forever]][[pace=20]]")
+    assert asked.stdout is not None and asked.stdout.read(1)
+    asked.send_signal(signal.SIGINT)
+    assert asked.communicate(timeout=10)[0] and asked.returncode == 130
+    assert homebox("ask", "-c", "[[forever]][[pace=20]]", "--timeout", "0.3").code == 4
+    reads_a_little = homebox.start("ask", "-c", "[[forever]][[pace=5]]")
+    assert reads_a_little.stdout is not None and reads_a_little.stdout.read(1)
+    reads_a_little.stdout.close()
+    assert reads_a_little.wait(10) == 0
+    until(lambda: not box.house.book.live)
+    kept = box.http.get("/homebox/chats/aa11").json()["messages"]
+    assert [each.get("state", "done") for each in kept[1::2]] == ["done", "stopped", "stopped", "stopped"]
 
 
 def test_an_answer_that_is_still_written_is_read_to_its_end(box: Box, homebox: Shell) -> None:
