@@ -18,12 +18,12 @@ import sys
 import termios
 import threading
 import time
-import unicodedata
 from collections import deque
 from itertools import takewhile
 from types import FrameType
 from typing import Any
 
+from homebox.cli.columns import cells
 from homebox.cli.keys import PASTE_OFF, PASTE_ON, QUIET_S, Key, Keys, Paste
 from homebox.cli.terminal import is_dumb
 from homebox.client.sanitise import clean
@@ -273,7 +273,7 @@ def _place(text: str, columns: int) -> tuple[int, int]:
     """Row and column behind `text`, which began at the left edge."""
     row = column = 0
     for char in text:
-        wide = 0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF")
+        wide = cells(char)
         if column + wide > columns:
             row, column = row + 1, 0
         column += wide

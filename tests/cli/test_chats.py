@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from homebox.cli import columns
 from tests.cli.conftest import Shell
 from tests.daemon.box import Box, until
 from tests.daemon.test_serve import served
@@ -31,7 +32,8 @@ def test_conversations_are_listed_shown_and_found_by_words_and_by_short_ids(box:
     assert "no conversation yet" in homebox("chats", "list").err
     said(box, "aa11", "[[say=the_soup]] what is for dinner?")
     said(box, "aa22", "[[say=blue]] what colour is the sky?")
-    rows = homebox("chats", "list").out.splitlines()
+    header, *rows = homebox("chats", "list").out.splitlines()
+    assert header.split() == ["ID", "CHANGED", "SAID", "TITLE"]
     assert [row.split()[0] for row in rows] == ["aa22", "aa11"] and "sky" in rows[0]
     assert [row["id"] for row in json.loads(homebox("chats", "list", "--json", "--limit", "1").out)] == [
         "aa22"
@@ -46,12 +48,12 @@ def test_conversations_are_listed_shown_and_found_by_words_and_by_short_ids(box:
     assert (vague.code, none.code) == (2, 6) and "begins 2 ids" in vague.err and "chats list" in none.err
 
 
-def test_what_was_deleted_is_undeleted(box: Box, homebox: Shell) -> None:
+def test_what_was_deleted_is_restored(box: Box, homebox: Shell) -> None:
     said(box, "aa11", "[[say=hello]]")
     ran = homebox("chats", "rm", "aa")
-    assert ran.code == 0 and "homebox chats undelete aa11" in ran.out
+    assert ran.code == 0 and "homebox chats restore aa11" in ran.out
     assert homebox("chats", "list").out == "" and "aa11" in homebox("chats", "list", "--deleted").out
-    assert homebox("chats", "undelete", "aa").out == "aa11 is back\n"
+    assert homebox("chats", "restore", "aa").out == "aa11 is back\n"
     assert homebox("chats", "show", "aa").out.endswith("homebox: hello\n")
 
 
@@ -69,7 +71,30 @@ def test_a_conversation_is_renamed_exported_and_imported(box: Box, homebox: Shel
     for content in ("{", '{"homebox_chat": 1}'):
         refused = homebox("chats", "import", "-", stdin=content)
         assert refused.code == 2 and "Traceback" not in refused.err
-    assert len(homebox("chats", "list").out.splitlines()) == 2
+    assert len(homebox("chats", "list").out.splitlines()) == 3
+
+
+def test_a_branch_is_a_conversation_of_its_own_up_to_a_message_by_number_or_id(
+    box: Box, homebox: Shell
+) -> None:
+    said(box, "aa11", "[[say=one]]")
+    second = said(box, "aa11", "[[say=two]]")
+    made = homebox("chats", "branch", "aa", "2").out.strip()
+    assert homebox("chats", "show", made).out == "you: [[say=one]]\n\nhomebox: one\n"
+    made = homebox("chats", "branch", "aa", second["question"]).out.strip()
+    assert homebox("chats", "show", made).out.endswith("you: [[say=two]]\n")
+    beyond, none = homebox("chats", "branch", "aa", "5"), homebox("chats", "branch", "aa", "m-none")
+    assert (beyond.code, none.code) == (6, 6) and "no message 5 of 4" in beyond.err
+
+
+def test_a_list_on_a_terminal_fits_and_cuts_titles_by_their_cells(box: Box, homebox: Shell) -> None:
+    title = "日本の夏祭りに家族で行く計画を立てる会話" * 3
+    said(box, "aa11", title)
+    box.http.patch("/homebox/chats/aa11", json={"title": title})
+    terminal = homebox.terminal("chats", "list")
+    line = terminal.end()[1].splitlines()[1]
+    assert columns.cells(line) <= 80 and line.endswith("…")
+    assert title in homebox("chats", "list").out, "a pipe has it whole"
 
 
 def test_the_last_conversation_or_a_named_one_goes_on(box: Box, homebox: Shell) -> None:

@@ -71,7 +71,7 @@ def test_every_command_has_help_with_an_example(homebox: Shell, name: str) -> No
         "service": SERVICE,
         "config": ("show", "check", "path"),
         "tls": ("new",),
-        "chats": ("list", "show", "search", "rename", "rm", "undelete", "export", "import"),
+        "chats": ("list", "show", "search", "rename", "rm", "restore", "branch", "export", "import"),
     }.get(name, ())
     for text in [homebox(name, sub, "--help").out for sub in subcommands] or [ran.out]:
         assert "Example" in text and f"homebox {name}" in text
