@@ -178,7 +178,9 @@ def branch(
         typer.Argument(metavar="MESSAGE", help="Its number in `chats show`, from 1, or its id in --json."),
     ],
 ) -> int:
-    """Begin a new conversation with what was said up to a message, and print its id.
+    """Go on from a message in a conversation of its own.
+
+    The new one holds what was said up to that message; its id is printed.
 
     Example:
 

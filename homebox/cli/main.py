@@ -55,6 +55,7 @@ COMMANDS = {
     "tls": Entry("homebox.cli.tls:app", "A certificate for the box, to be reached over TLS."),
     "backup": Entry("homebox.cli.backup:backup", "Save chats, people, keys and configuration in one file."),
     "restore": Entry("homebox.cli.restore:restore", "Bring back what a backup holds."),
+    "completion": Entry("homebox.cli.completion:app", "Let Tab finish commands, options, ids and names."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
 }
 
