@@ -87,7 +87,7 @@ def _read(command: Any, path: tuple[str, ...], about: str = "") -> Command:
 def _option(param: Any, context: Any) -> Option:
     record = param.get_help_record(context)
     return Option(
-        names=(*param.opts, *param.secondary_opts),
+        names=tuple(sorted((*param.opts, *param.secondary_opts), key=len)),  # -h and --help come as a set
         about=" ".join((record[1] if record else param.help or "").split()),
         takes="" if param.is_flag else param.metavar or "VALUE",
         choices=_choices(param),

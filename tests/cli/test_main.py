@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from homebox.cli import tree
-from homebox.cli.main import COMMANDS
+from homebox.cli.main import COMMANDS, GROUPS
 from tests.cli.conftest import Shell
 from tests.client.fake_daemon import FakeDaemon
 
@@ -60,6 +60,7 @@ def test_the_help_of_the_root_lists_every_command_and_examples(homebox: Shell) -
     for name, entry in COMMANDS.items():
         assert f"  {name}" in ran.out and entry.about in ran.out
     assert '  homebox ask "Why is the sky blue?"\n' in ran.out
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
 
 
 def test_every_command_has_a_line_about_it_and_an_example_and_every_option_but_the_plainest_has_words() -> (
@@ -82,12 +83,12 @@ def test_help_goes_to_standard_output(homebox: Shell, args: list[str]) -> None:
 
 def test_without_arguments_and_without_a_terminal_it_is_help_on_standard_error_and_2(homebox: Shell) -> None:
     ran = homebox()
-    assert (ran.code, ran.out) == (2, "") and "Commands:" in ran.err
+    assert (ran.code, ran.out) == (2, "") and "Run the box:" in ran.err
 
 
 @pytest.mark.parametrize(
     "group",
-    ["", *(" ".join(each.path) for each in tree.whole().all() if each.path and each.commands)],
+    [*(" ".join(each.path) for each in tree.whole().all() if each.path and each.commands)],
 )
 def test_every_list_of_commands_is_whole_sentences(homebox: Shell, group: str) -> None:
     listed = homebox(*group.split(), "--help").out.partition("Commands:")[2]
