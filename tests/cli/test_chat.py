@@ -152,15 +152,30 @@ def test_the_line_editor_has_this_sessions_history(box: FakeDaemon, homebox: She
     assert messages(box) == ["hello", "hello again"]
 
 
-def test_on_a_dumb_terminal_and_in_the_c_locale_nothing_but_text_is_written(
+def test_on_a_dumb_terminal_and_in_the_c_locale_nothing_but_text_is_written_and_nothing_is_lost(
     box: FakeDaemon, homebox: Shell
 ) -> None:
-    terminal = homebox.terminal("chat", "--plain", TERM="dumb", LANG="C", LC_ALL="C")
-    terminal.until("you: ")
-    terminal.type("x\n")
-    seen = terminal.until("homebox: You said: x\nyou: ")
+    terminal = homebox.terminal("chat", TERM="dumb", LANG="C", LC_ALL="C")
+    assert terminal.until("you: ").startswith(
+        "status: plain mode, since TERM is dumb; /help lists the commands\n"
+    )
+    terminal.type("café 日本\n")
+    seen = terminal.until("homebox: You said: café 日本\nyou: ")
     terminal.type("\x04")
     assert "\x1b" not in seen + terminal.end()[1]
+    assert messages(box) == ["café 日本"]
+
+
+def test_where_the_terminal_has_another_encoding_what_is_typed_arrives_and_what_it_lacks_is_said(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(answer("Café, 日本")))
+    terminal = homebox.terminal("chat", "--plain", TERM="dumb", PYTHONIOENCODING="latin-1")
+    terminal.until("this terminal's characters are iso8859-1; what it lacks is written as \\?\n(.|\n)*you: ")
+    os.write(terminal._master, "café\n".encode("latin-1"))
+    terminal.until(r"homebox: Caf\ufffd, \?\?\nyou: ")  # the terminal of the tests reads UTF-8
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0 and messages(box) == ["café"]
 
 
 def test_terminating_the_chat_is_143_and_no_cancel(box: FakeDaemon, homebox: Shell) -> None:
