@@ -37,7 +37,9 @@ class Entry:
 COMMANDS = {
     "ask": Entry("homebox.cli.ask:ask", "Ask one question; the answer goes to standard output."),
     "chat": Entry("homebox.cli.chat:chat", "Talk with the model; it remembers what was said."),
-    "chats": Entry("homebox.cli.chats:app", "Your conversations: list, read, search, name, branch, delete, export."),
+    "chats": Entry(
+        "homebox.cli.chats:app", "Your conversations: list, read, search, name, branch, delete, export."
+    ),
     "status": Entry("homebox.cli.status:status", "Is the box up, and is the model loaded?"),
     "top": Entry("homebox.cli.top:top", "Watch the box: who runs what, how fast, in how much memory."),
     "streams": Entry("homebox.cli.streams:app", "List running and waiting requests, or cancel them."),
