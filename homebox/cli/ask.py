@@ -26,6 +26,16 @@ def ask(
     system: Annotated[
         str | None, typer.Option("-s", "--system", metavar="TEXT|@FILE", help="How the model should behave.")
     ] = None,
+    last: Annotated[
+        bool, typer.Option("-c", "--continue", help="Ask within the last conversation; it is kept there.")
+    ] = False,
+    chat: Annotated[
+        str | None,
+        typer.Option("--chat", metavar="ID", help="Ask within this one, as `chats list` shows it."),
+    ] = None,
+    no_save: Annotated[
+        bool, typer.Option("--no-save", help="With these two: read the conversation and add nothing to it.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Exactly one JSON object, also on failure.")] = False,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="The daemon's events, one JSON object a line.")
@@ -86,12 +96,15 @@ def ask(
     characters that drive a terminal, also into files and pipes; --json and --jsonl carry it exactly, with those
     characters escaped. Ctrl-C stops and keeps what arrived.
 
+    A question is on its own and kept nowhere, unless -c or --chat names a conversation.
+
     Examples:
 
     \b
       homebox ask "Why is the sky blue?"
       homebox ask "Summarise this letter in three lines" < letter.txt
       homebox ask -f notes.md -s "You are brief." "What is still open?"
+      homebox ask --continue "And what does that cost?"
       homebox ask --attach "$(homebox ask --detach "Tell me a long story")"
       git diff | homebox ask --json "Write a commit message"
     """
@@ -122,5 +135,8 @@ def ask(
             detach=detach,
             attach=attach,
             speak_as=speak_as,
+            chat=chat,
+            last=last,
+            save=not no_save,
         )
     )

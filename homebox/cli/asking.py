@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -27,6 +27,9 @@ from homebox.client.patience import Patience
 from homebox.client.state import ChatState
 from homebox.errors import DaemonUnreachable, HomeboxError, UsageError, from_dict
 from homebox.wire import requests
+
+if TYPE_CHECKING:
+    from homebox.cli.ask_in_chat import InChat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,24 +59,30 @@ class Flags:
     detach: bool
     attach: str | None
     speak_as: str | None
+    chat: str | None
+    last: bool  # in the newest chat
+    save: bool
 
 
 def run(flags: Flags) -> int:
     """Ask, write, and return the exit code. A failure has the form of the answer that was asked for, too."""
     terminal.prepare_stdout()
     writer, stopping = _writer(flags, None), Stopping(None)
+    leave: Callable[[], None] | None = None
     try:
         _check(flags)
         stopping = Stopping(flags.timeout_s)
         writer = _writer(flags, _writable(flags.output))
         daemon = connection.from_environment(speak_as=flags.speak_as)
         if flags.attach is not None:
-            begin = partial(stream.attach, daemon, flags.attach)
-        elif flags.detach:
-            return _detach(daemon, _request(flags), flags)
+            begin: Callable[..., connection.Reply] = partial(stream.attach, daemon, flags.attach)
         else:
-            begin = partial(stream.ask, daemon, _request(flags))
-        outcome = _listen(daemon, begin, writer, stopping)
+            request, in_chat = _place(daemon, flags, _request(flags))
+            if flags.detach:
+                return _detach(in_chat.submit() if in_chat else _submit(daemon, request), flags)
+            begin = in_chat.begin if in_chat else partial(stream.ask, daemon, request)
+            leave = in_chat.leave if in_chat else None
+        outcome = _listen(daemon, begin, writer, stopping, leave)
     except HomeboxError as error:
         outcome = Outcome(ChatState(), error=error)
     writer.end(outcome)
@@ -86,8 +95,13 @@ def _check(flags: Flags) -> None:
     """Raises UsageError for flags that cannot be meant."""
     if flags.json and flags.jsonl:
         raise UsageError("--json and --jsonl are two different outputs", hint="Give one of them.")
-    if flags.attach is not None and (flags.words or flags.files or flags.detach):
+    in_chat = flags.chat is not None or flags.last
+    if flags.attach is not None and (flags.words or flags.files or flags.detach or in_chat):
         raise UsageError("--attach reads an answer and asks nothing", hint="homebox ask --attach ID")
+    if flags.chat is not None and flags.last:
+        raise UsageError("--continue and --chat name two conversations", hint="Give one of them.")
+    if in_chat and flags.system is not None:
+        raise UsageError("a conversation keeps the instruction it began with", hint="Leave --system out.")
     if flags.timeout_s is not None and not 0 < flags.timeout_s < math.inf:
         raise UsageError(
             f"--timeout {flags.timeout_s:g} is not a time to wait",
@@ -132,10 +146,29 @@ def _request(flags: Flags) -> requests.AskRequest:
     )
 
 
+def _place(
+    daemon: connection.Daemon, flags: Flags, request: requests.AskRequest
+) -> tuple[requests.AskRequest, InChat | None]:
+    """Where the question goes: into a chat, below one that is left as it is, or nowhere."""
+    if flags.chat is None and not flags.last:
+        return request, None
+    from homebox.cli import ask_in_chat
+
+    chat = ask_in_chat.meant(daemon, flags.chat)
+    if flags.save:
+        return request, ask_in_chat.InChat(daemon, chat, request)
+    return ask_in_chat.with_its_past(daemon, chat, request), None
+
+
 def _listen(
-    daemon: connection.Daemon, begin: Callable[..., connection.Reply], writer: Writer, stopping: Stopping
+    daemon: connection.Daemon,
+    begin: Callable[..., connection.Reply],
+    writer: Writer,
+    stopping: Stopping,
+    leave: Callable[[], None] | None,
 ) -> Outcome:
-    """Read the answer to its end, or to where it was stopped. Raises BrokenPipeError when our reader left."""
+    """Read the answer to its end, or to where it was stopped. `leave` ends one that does not end with its connection.
+    Raises BrokenPipeError when our reader left."""
     state = ChatState()
     patience_s = min(connection.SILENCE_S, stopping.timeout_s or connection.SILENCE_S)
     with stopping, Patience(daemon, writer.explain) as patience:
@@ -154,6 +187,9 @@ def _listen(
             return Outcome(state, interrupted=True) if stopping.stopped else Outcome(state, error=error)
         except HomeboxError as error:
             return Outcome(state, error=error)
+        finally:
+            if leave and not state.done:
+                leave()
     finished = state.finished
     if finished and (finished.error or finished.reason == "error"):
         found = finished.error or {"code": "engine_failed", "message": finished.detail or "the engine failed"}
@@ -161,11 +197,14 @@ def _listen(
     return Outcome(state, interrupted=bool(finished and finished.reason == "cancelled"))
 
 
-def _detach(daemon: connection.Daemon, request: requests.AskRequest, flags: Flags) -> int:
-    with daemon.open("POST", "/homebox/ask", request) as reply:
-        created = reply.read()
-    turn = msgspec.json.decode(created, type=requests.TurnCreated).turn
-    sys.stdout.write(f"{created.decode().strip() if flags.json or flags.jsonl else turn}\n")
+def _submit(daemon: connection.Daemon, request: requests.AskRequest) -> requests.TurnCreated:
+    return msgspec.convert(daemon.json("POST", "/homebox/ask", request), requests.TurnCreated)
+
+
+def _detach(created: requests.TurnCreated, flags: Flags) -> int:
+    turn = created.turn
+    as_json = flags.json or flags.jsonl
+    sys.stdout.write(f"{msgspec.json.encode(created).decode() if as_json else turn}\n")
     if not flags.quiet:
         terminal.say(
             f"the daemon goes on by itself; homebox ask --attach {turn} reads it, homebox streams cancel {turn} stops it"

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from homebox.cli import terminal
+from homebox.cli import columns, terminal
 from homebox.cli.durations import seconds
 from homebox.client import connection
 from homebox.client.sanitise import clean
@@ -61,13 +61,15 @@ def audit(
         return 0
     if not found:
         terminal.say("nothing is on record")
+    within = columns.room()
     for each in found:
-        sys.stdout.write(clean(row(each)) + "\n")
+        head, *rest = (clean(part) for part in row(each))
+        sys.stdout.write("\n".join(columns.flow(f"{head}  ", rest, within, len(head) + 2)) + "\n")
     return 0
 
 
-def row(line: dict[str, Any]) -> str:
-    """`2026-11-02 10:22:33  anna          answer         POST /v1/chat/completions  tiny  12 in, 34 out  stop  0.8 s`."""
+def row(line: dict[str, Any]) -> list[str]:
+    """Its parts: `2026-11-02 10:22:33  anna          answer         POST /v1/chat/completions  tiny  12 in, 34 out  stop  0.8 s`."""
     who = str(line.get("person", "-"))
     if line.get("spoken_by"):
         who = f"{who} (by {line['spoken_by']})"
@@ -84,7 +86,7 @@ def row(line: dict[str, Any]) -> str:
         parts.append(str(line.get("code") or line.get("outcome")))
     if isinstance(line.get("ms"), int | float):
         parts.append(f"{line['ms'] / 1000:.1f} s")
-    return " ".join("  ".join(parts).split("\n"))
+    return [" ".join(part.split("\n")) for part in parts]
 
 
 def _clock(stamp: str) -> str:

@@ -1,15 +1,18 @@
-"""`homebox chat`: talk with the model, line by line.
+"""`homebox chat`: talk with the model, on a screen or line by line.
 
-Reads the flags, makes sure that somebody answers, says where the person is, and hands over to `plain.py`.
+Reads the flags, makes sure that they can be meant, and hands over to what draws: lines are drawn by `plain.py`.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
+
+if TYPE_CHECKING:
+    from homebox.client.connection import Daemon
 
 
 def chat(
@@ -17,9 +20,16 @@ def chat(
         list[str] | None,
         typer.Argument(metavar="PROMPT", help="The first thing to say.", show_default=False),
     ] = None,
-    plain_mode: Annotated[
-        bool, typer.Option("--plain", help="Append only: for screen readers, pipes and simple terminals.")
+    go_on: Annotated[
+        bool, typer.Option("-c", "--continue", help="Go on with the last conversation, if there is one.")
     ] = False,
+    new: Annotated[
+        bool, typer.Option("-n", "--new", help="Begin a new one, as `chat` does by itself.")
+    ] = False,
+    chat_id: Annotated[
+        str | None,
+        typer.Option("--chat", metavar="ID", help="Go on with this one, as `chats list` shows it."),
+    ] = None,
     model: Annotated[
         str | None, typer.Option("-m", "--model", metavar="NAME", help="The model to talk with.")
     ] = None,
@@ -27,19 +37,25 @@ def chat(
         str | None,
         typer.Option("-s", "--system", metavar="TEXT|@FILE", help="How the model should behave."),
     ] = None,
-    go_on: Annotated[
-        bool, typer.Option("-c", "--continue", help="Go on with the last conversation.")
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Append only: for screen readers, pipes and simple terminals.")
     ] = False,
-    chat_id: Annotated[
-        str | None,
-        typer.Option("--chat", metavar="ID", help="Go on with this one, as `chats list` shows it."),
+    no_mouse: Annotated[
+        bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal, to select text with it.")
+    ] = False,
+    theme: Annotated[
+        str | None, typer.Option("--theme", metavar="NAME", help="How the screen looks: dark, light, ansi.")
     ] = None,
 ) -> int:
-    """Talk with the model, line by line.
+    """Talk with the model.
 
     Enter sends. Ctrl-C stops an answer and keeps what is there, Ctrl-D leaves, /help lists the commands. The
     conversation lives in the daemon: an answer goes on when the engine or the connection breaks, and what was said
     is there again after a restart.
+
+    Plain mode only ever appends: with --plain or HOMEBOX_PLAIN=1, on a terminal that is dumb (TERM), and where standard
+    input or output is no terminal. Its first line says why it is on. Words are always the first message; a conversation
+    is named with --chat.
 
     Examples:
 
@@ -49,34 +65,62 @@ def chat(
       homebox chat -s "You are a patient teacher." "Explain fractions to me."
       homebox chat --plain < questions.txt
     """
-    from homebox.cli import plain, terminal
+    from homebox.cli import mode
     from homebox.cli import prompt as prompts
-    from homebox.cli.status import health
-    from homebox.client import chats, connection
+    from homebox.client import connection
     from homebox.errors import UsageError
-    from homebox.wire.requests import Options
 
     if sys.stdin is None:
         raise UsageError(
             "there is no standard input to read from", hint='Ask one question with: homebox ask "..."'
         )
-    if go_on and chat_id is not None:
-        raise UsageError("--continue and --chat name two conversations", hint="Give one of them.")
+    if go_on + new + (chat_id is not None) > 1:
+        raise UsageError(
+            "--continue, --new and --chat name different conversations", hint="Give one of them."
+        )
     if system is not None and (go_on or chat_id is not None):
         raise UsageError("a conversation keeps the instruction it began with", hint="Leave --system out.")
-    terminal.prepare_stdout()
-    if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(errors="strict")
-    daemon = connection.from_environment()
     instruction = None if system is None else prompts.text_or_file(system)
+    daemon = connection.from_environment()
+    first = " ".join(words) if words else None
+    why = mode.why_plain(plain)
+    # The chat screen (homebox.tui) takes over here, with these very values, where there is no `why`.
+    return _line_by_line(
+        daemon, why, go_on=go_on, chat=chat_id, model=model, instruction=instruction, first=first
+    )
+
+
+def _line_by_line(
+    daemon: Daemon,
+    why: str,
+    *,
+    go_on: bool,
+    chat: str | None,
+    model: str | None,
+    instruction: str | None,
+    first: str | None,
+) -> int:
+    """The plain conversation, to its end. `go_on`: with the last one, or a first one."""
+    from homebox.cli import converse, terminal
+    from homebox.cli.plain import Conversation
+    from homebox.cli.status import health
+    from homebox.client import chats
+    from homebox.wire.requests import Options
+
+    terminal.prepare_stdout()
     found = health(daemon)
     if model is not None:
         daemon.json("GET", f"/v1/models/{quote(model, safe='')}")  # refuses one that it does not serve
-    known = chats.find(daemon, chat_id).id if chat_id is not None else chats.last(daemon) if go_on else None
-    conversation = plain.Conversation(daemon, Options(model=model), instruction, known)
-    conversation.status(plain.greeting(found))
-    if not plain_mode:
-        conversation.status("line by line; /help lists the commands")
+    known = None if chat is None else chats.find(daemon, chat).id
+    if go_on:
+        last = next(chats.rows(daemon, page=1), None)
+        known = last.id if last else None
+    conversation = Conversation(daemon, Options(model=model), instruction, known)
+    if why:
+        conversation.status(f"plain mode, since {why}; /help lists the commands")
+    conversation.status(converse.greeting(found))
     if known is not None:
         conversation.resume()
-    return plain.converse(conversation, " ".join(words) if words else None)
+    elif go_on:
+        conversation.status("there is no conversation yet; this one is the first")
+    return converse.converse(conversation, first)

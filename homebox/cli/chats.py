@@ -1,4 +1,4 @@
-"""`homebox chats`: what did I say, and where? List, read, search, name, delete and move the own conversations.
+"""`homebox chats`: what did I say, and where? List, read, search, name, branch, delete and move the own conversations.
 
 An id may be shortened as long as only one begins so. Titles and texts are somebody's words or a model's, so they are
 sanitised before a terminal sees them.
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from homebox.cli import terminal
+from homebox.cli import columns, terminal
 from homebox.client import chats, connection
 from homebox.client.sanitise import clean, safe_json
-from homebox.errors import UsageError
+from homebox.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from homebox.wire.chats import ChatRow
 
 app = typer.Typer(
-    help="Your conversations: list, read, search, name, delete, export.",
+    help="Your conversations: list, read, search, name, branch, delete, export.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -59,7 +59,7 @@ def list_chats(
     if json:
         _json(found)
     elif found:
-        _out("\n".join(map(_line, found)))
+        _out("\n".join(columns.table([("ID", "CHANGED", "SAID", "TITLE"), *map(_row, found)])))
     else:
         terminal.say("nothing is deleted" if deleted else "there is no conversation yet")
     return 0
@@ -69,14 +69,16 @@ def list_chats(
 def show(
     chat: Id,
     whole: Annotated[bool, typer.Option("--all", help="Every branch, with --json.")] = False,
+    thinking: Annotated[bool, typer.Option("--thinking", help="With a reasoning model's thoughts.")] = False,
     json: Json = False,
 ) -> int:
     """What was said, on the current path.
 
-    Example:
+    Examples:
 
     \b
       homebox chats show 3f9a
+      homebox chats show 3f9a --thinking
     """
     terminal.prepare_stdout()
     daemon = connection.from_environment()
@@ -88,6 +90,8 @@ def show(
         raise UsageError("branches cannot be shown one below the other", hint="Add --json.")
     parts = [f"system: {found.system}"] if found.system else []
     for each in found.messages:
+        if thinking and each.think:
+            parts.append(f"thinking: {each.think}")
         note = "" if each.state == "done" else f" ({each.detail or chats.in_words(each.state)})"
         parts.append(f"{'you' if each.role == 'user' else 'homebox'}{note}: {each.content}")
     _out("\n\n".join(parts))
@@ -113,7 +117,8 @@ def search(
     if json:
         _json(found)
     elif found:
-        _out("\n".join(f"{hit.chat}  {_short(hit.title, 30):30}  {_short(hit.snippet, 80)}" for hit in found))
+        rows = [(hit.chat, columns.cut(hit.title, 30), " ".join(hit.snippet.split())) for hit in found]
+        _out("\n".join(columns.table([("ID", "TITLE", "WORDS"), *rows], columns.room())))
     else:
         terminal.say("nothing was found")
     return 0
@@ -145,23 +150,47 @@ def remove(ids: Annotated[list[str], typer.Argument(metavar="ID")]) -> int:
     daemon = connection.from_environment()
     for row in [chats.find(daemon, each) for each in ids]:
         chats.delete(daemon, row.id)
-        _out(f"{row.id} deleted; homebox chats undelete {row.id} brings it back for seven days")
+        _out(f"{row.id} deleted; homebox chats restore {row.id} brings it back for seven days")
     return 0
 
 
-@app.command("undelete")
-def undelete(chat: Id) -> int:
+@app.command("restore")
+def restore(chat: Id) -> int:
     """Have a deleted conversation back.
 
     Example:
 
     \b
-      homebox chats undelete 3f9a
+      homebox chats restore 3f9a
     """
     daemon = connection.from_environment()
     row = chats.find(daemon, chat, deleted=True)
     chats.undelete(daemon, row.id)
     _out(f"{row.id} is back")
+    return 0
+
+
+@app.command("branch")
+def branch(
+    chat: Id,
+    message: Annotated[
+        str,
+        typer.Argument(metavar="MESSAGE", help="Its number in `chats show`, from 1, or its id in --json."),
+    ],
+) -> int:
+    """Go on from a message in a conversation of its own.
+
+    The new one holds what was said up to that message; its id is printed.
+
+    Example:
+
+    \b
+      homebox chat --chat "$(homebox chats branch 3f9a 4)"
+    """
+    daemon = connection.from_environment()
+    name = chats.find(daemon, chat).id
+    made = daemon.json("POST", chats.path(name, "branch"), {"message": _message(daemon, name, message)})
+    _out(str(made["chat"]))
     return 0
 
 
@@ -192,7 +221,8 @@ def export(
         _out(text.rstrip("\n") if form == "md" else safe_json(text))
         return 0
     try:
-        Path(output).expanduser().write_text(text, encoding="utf-8", newline="")
+        safe = clean(text) if form == "md" else safe_json(text)
+        Path(output).expanduser().write_text(safe, encoding="utf-8", newline="")
     except OSError as error:
         raise UsageError(f"{output}: {error.strerror or error}") from None
     return 0
@@ -225,15 +255,24 @@ def take(
     return 0
 
 
-def _line(row: ChatRow) -> str:
-    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.updated))
-    state = "" if row.state in (None, "done") else f"  ({chats.in_words(row.state)})"
-    return f"{row.id:16}  {day}  {row.messages:4}  {_short(row.title, 60)}{state}"
+def _row(row: ChatRow) -> tuple[str, ...]:
+    """ID, time, number of messages, title. On a terminal the title is cut so that the row fits."""
+    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.updated))
+    state = "" if row.state in (None, "done") else f" ({chats.in_words(row.state)})"
+    left = (columns.room() or 1000) - max(16, columns.cells(row.id)) - 28 - columns.cells(state)
+    return row.id, changed, str(row.messages), columns.cut(row.title, max(10, left)) + state
 
 
-def _short(text: str, width: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
+def _message(daemon: connection.Daemon, chat: str, meant: str) -> str:
+    """The id of the message with this id or number. Raises NotFound."""
+    said = chats.show(daemon, chat).messages
+    if meant.isascii() and meant.isdigit() and meant not in {each.id for each in said}:
+        if not 1 <= int(meant[:9]) <= len(said):
+            raise NotFound(
+                f"there is no message {meant} of {len(said)}", hint="homebox chats show counts them."
+            )
+        return said[int(meant) - 1].id
+    return meant
 
 
 def _out(text: str) -> None:

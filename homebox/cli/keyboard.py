@@ -7,6 +7,7 @@ through, nothing that is typed while an answer is written is lost, and none of i
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import queue
@@ -17,15 +18,16 @@ import sys
 import termios
 import threading
 import time
-import unicodedata
 from collections import deque
 from itertools import takewhile
 from types import FrameType
 from typing import Any
 
+from homebox.cli.columns import cells
 from homebox.cli.keys import PASTE_OFF, PASTE_ON, QUIET_S, Key, Keys, Paste
 from homebox.cli.terminal import is_dumb
 from homebox.client.sanitise import clean
+from homebox.errors import UsageError
 
 HANG_UP = "hang-up"  # the terminal is gone
 
@@ -90,7 +92,10 @@ class Keyboard:
         self._fd = sys.stdin.fileno()
         self._plain = is_dumb()  # no cursor movement: editing at the end only
         self._pieces: queue.SimpleQueue[tuple[bytes, float] | None] = queue.SimpleQueue()
-        self._keys = Keys()
+        # What is typed has the terminal's encoding; UTF-8 holds ASCII, so it does where the locale says nothing.
+        encoding = codecs.lookup(sys.stdin.encoding).name
+        self._encoding = "utf-8" if encoding == "ascii" else encoding
+        self._keys = Keys(self._encoding)
         self._pending: deque[Key] = deque()
         self._history: list[list[str]] = []
         self._browsing = 0
@@ -120,7 +125,7 @@ class Keyboard:
 
     def read_line(self, prompt: str, *, offer: bool = False) -> str | None:
         """A line, None at the end of input. What was typed before counts; with `offer` it only stands there, to be
-        sent or taken back. Raises UnicodeEncodeError for a line that is not UTF-8."""
+        sent or taken back. Raises UsageError for a line that is not text."""
         line, drawing = Line(), _Drawing(prompt, plain=self._plain)
         if offer:
             self._offer(line)
@@ -139,7 +144,8 @@ class Keyboard:
         _put("\n")
         if line.items and line.items not in self._history[-1:]:
             self._history.append(line.items)
-        line.text.encode()
+        if any("\ud800" <= char <= "\udfff" for char in line.text):
+            raise UsageError(f"that line is not {self._encoding} text and was not sent")
         return line.text
 
     def _apply(self, key: Key, line: Line) -> None:
@@ -267,7 +273,7 @@ def _place(text: str, columns: int) -> tuple[int, int]:
     """Row and column behind `text`, which began at the left edge."""
     row = column = 0
     for char in text:
-        wide = 0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF")
+        wide = cells(char)
         if column + wide > columns:
             row, column = row + 1, 0
         column += wide

@@ -44,8 +44,8 @@ Key = str | Paste  # a str is one character or one of the names above
 class Keys:
     """Feed it each piece that was read with the second it came at; it keeps what is not yet complete."""
 
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
         self._rest = ""  # the beginning of a sequence
         self._bracket: str | None = None  # what came so far of a bracketed paste
         self._burst = ""

@@ -36,8 +36,10 @@ class Entry:
 
 COMMANDS = {
     "ask": Entry("homebox.cli.ask:ask", "Ask one question; the answer goes to standard output."),
-    "chat": Entry("homebox.cli.chat:chat", "Talk with the model, line by line."),
-    "chats": Entry("homebox.cli.chats:app", "Your conversations: list, read, search, name, delete, export."),
+    "chat": Entry("homebox.cli.chat:chat", "Talk with the model; it remembers what was said."),
+    "chats": Entry(
+        "homebox.cli.chats:app", "Your conversations: list, read, search, name, branch, delete, export."
+    ),
     "status": Entry("homebox.cli.status:status", "Is the box up, and is the model loaded?"),
     "top": Entry("homebox.cli.top:top", "Watch the box: who runs what, how fast, in how much memory."),
     "streams": Entry("homebox.cli.streams:app", "List running and waiting requests, or cancel them."),
@@ -55,7 +57,32 @@ COMMANDS = {
     "tls": Entry("homebox.cli.tls:app", "A certificate for the box, to be reached over TLS."),
     "backup": Entry("homebox.cli.backup:backup", "Save chats, people, keys and configuration in one file."),
     "restore": Entry("homebox.cli.restore:restore", "Bring back what a backup holds."),
+    "completion": Entry("homebox.cli.completion:app", "Let Tab finish commands, options, ids and names."),
     "version": Entry("homebox.cli.version:version", "Versions of this program and of the daemon."),
+}
+
+GROUPS = {
+    "Talk": ("ask", "chat", "chats"),
+    "Watch": ("status", "top", "streams"),
+    "About you": ("whoami", "usage", "completion", "version"),
+    "Run the box": (
+        *("models", "serve", "service", "pause", "resume", "people", "audit"),
+        *("config", "doctor", "tls", "backup", "restore"),
+    ),
+}
+
+EXIT_CODES = {
+    0: "done",
+    1: "engine failed",
+    2: "usage",
+    3: "daemon not reachable",
+    4: "timed out",
+    5: "busy",
+    6: "not found",
+    7: "not allowed",
+    8: "prompt too long",
+    130: "interrupted",
+    143: "terminated",
 }
 
 # What a write says, of all things that can fail, when its disk takes no more; a file that cannot be opened has a name.
@@ -63,7 +90,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 ABOUT = "One machine, a whole household: ask it, talk with it, watch it work."
-EXAMPLES = """Examples:
+EXAMPLES = f"""Examples:
 
 \b
   homebox ask "Why is the sky blue?"
@@ -71,8 +98,7 @@ EXAMPLES = """Examples:
   homebox chat
   homebox top --once
 
-Exit codes: 0 done, 1 engine failed, 2 usage, 3 daemon not reachable, 4 timed out, 5 busy, 6 not found, 7 not allowed,
-8 prompt too long, 130 interrupted."""
+Exit codes: {", ".join(f"{code} {what}" for code, what in EXIT_CODES.items())}."""
 
 
 class LazyGroup(TyperGroup):
@@ -86,8 +112,10 @@ class LazyGroup(TyperGroup):
         return load(cmd_name, entry) if entry else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
+        wide = max(map(len, COMMANDS))  # one column for all groups
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(f"{name:{wide}}", COMMANDS[name].about) for name in names])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
@@ -138,7 +166,7 @@ def run(args: Sequence[str]) -> int:
             with root.make_context("homebox", [], resilient_parsing=True) as context:
                 print(root.get_help(context), file=sys.stderr)
             return 2
-        arguments = ["chat"]
+        arguments = ["chat", "--continue"]
     if arguments[0] == "--version":
         arguments[0] = "version"
     try:

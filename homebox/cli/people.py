@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from homebox.cli import rule_words, terminal
+from homebox.cli import columns, rule_words, terminal
 from homebox.client.sanitise import clean, safe_json
 from homebox.errors import HomeboxError, NotFound, UsageError
 from homebox.wire.people import KeyRequest, PersonChange, PersonRow
@@ -57,7 +57,7 @@ def list_people(json: Json = False) -> None:
         )
         return
     header = ("PERSON", "ROLE", "NOW", "TODAY", "KEYS", "CHATS", "OWN RULES")
-    _print(rule_words.table([header, *(_columns(row, way.counts) for row in rows)]))
+    _print(columns.table([header, *(_columns(row, way.counts) for row in rows)], columns.room()))
 
 
 @app.command("show")
@@ -250,7 +250,7 @@ def list_keys(json: Json = False) -> None:
         used, ends = rule_words.day(key.last_used), rule_words.day(key.expires)
         scopes = ",".join(key.scopes)
         rows.append((key.id, key.person, scopes, rule_words.day(key.created), used, ends, ", ".join(notes)))
-    _print(rule_words.table(rows))
+    _print(columns.table(rows, columns.room()))
 
 
 @keys.command("revoke")
@@ -279,7 +279,7 @@ def described(row: PersonRow) -> list[str]:
     cells = []
     for name, value in rule_words.lines(row.rules):
         cells.append((f"  {name}", f"{value}  ({used[name]})" if name in used else value))
-    lines = rule_words.table(cells) if cells else ["  no limits"]
+    lines = columns.table(cells) if cells else ["  no limits"]
     return [f"{row.name}  {row.role}", *lines, f"  {row.tokens_today} tokens today"]
 
 

@@ -83,13 +83,3 @@ def lines(rules: Rules) -> list[tuple[str, str]]:
         text = " ".join(clean(str(value)).split())
         found.append((name, text if len(text) <= _LONGEST_PREVIEW else text[: _LONGEST_PREVIEW - 3] + "..."))
     return found
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart; the last one is left as it is."""
-    rows = [[clean(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]) - 1)]
-    return [
-        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    ]

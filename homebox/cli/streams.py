@@ -30,23 +30,25 @@ app = typer.Typer(
 
 @app.command("list")
 def list_streams(
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False,
 ) -> int:
-    """Who runs or waits at this moment.
+    """Who runs or waits at this moment. The ids are as short as `cancel` takes them; --json has them whole.
 
-    Example:
+    Examples:
 
     \b
       homebox streams list
+      homebox streams list --mine --json
     """
     terminal.prepare_stdout()
-    rows = _running(connection.from_environment())
+    rows = [row for row in _running(connection.from_environment()) if row.mine or not mine]
     if json:
         sys.stdout.write(safe_json(msgspec.json.encode(rows).decode()) + "\n")
     elif rows:
         sys.stdout.write("\n".join(figures.table(rows)) + "\n")
     else:
-        terminal.say("nothing is running")
+        terminal.say("nothing of yours is running" if mine else "nothing is running")
     return 0
 
 

@@ -17,9 +17,10 @@ from homebox.wire import events
 
 
 class Transcript:
-    """Standard output as a growing list of labelled paragraphs."""
+    """Standard output as a growing list of labelled paragraphs. Without `thoughts` they are one status line."""
 
     def __init__(self) -> None:
+        self.thoughts = True
         self._label = ""  # of the paragraph that is being written
         self._at_line_start = True
         self._status = ""
@@ -85,7 +86,9 @@ class Drawing:
             and really_waits(before, event)
         ):
             self._out.status(self._why or line)
-        if after.think != before.think:
+        if after.think != before.think and self._out.thoughts:
             self._out.write("thinking", self._thoughts.feed(after.think[len(before.think) :]))
+        elif after.think != before.think:
+            self._out.status("thinking")
         if after.text != before.text:
             self._out.write("homebox", self._text.feed(fresh_text(before, after)))

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from homebox.cli import terminal
-from homebox.cli.rule_words import table
+from homebox.cli.columns import table
 from homebox.client import connection
 from homebox.client.sanitise import safe_json
 from homebox.errors import UsageError

@@ -1,4 +1,4 @@
-"""Is the line-mode chat append-only, stoppable, and unimpressed by what the daemon goes through?"""
+"""Is the line-mode chat, as a process on a terminal, stoppable, and unimpressed by what the daemon goes through?"""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from homebox import errors
-from homebox.wire import events
 from tests.cli.conftest import Shell, Terminal
-from tests.client.fake_daemon import Asked, Exchange, FakeDaemon, answer, numbered
+from tests.client.fake_daemon import Asked, Exchange, FakeDaemon, answer
 
 
 @pytest.fixture
@@ -69,110 +68,6 @@ def slow_until_cancelled(fake: FakeDaemon) -> threading.Event:
     return waiting
 
 
-def test_a_piped_conversation_reads_as_a_transcript(box: FakeDaemon, homebox: Shell) -> None:
-    ran = homebox("chat", "--plain", stdin="hello\n\nand goodbye\n")
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out == (
-        "status: tiny is ready\n"
-        "you: hello\n"
-        "homebox: You said: hello\n"
-        "you: and goodbye\n"
-        "homebox: You said: and goodbye\n"
-    )
-
-
-def test_the_messages_of_a_session_are_one_chat_and_each_has_its_own_key(
-    box: FakeDaemon, homebox: Shell
-) -> None:
-    homebox("chat", "--plain", "-m", "tiny", "-s", "Be kind.", stdin="one\ntwo\n")
-    asked = said(box)
-    assert len(set(chats(box))) == 1 and len({one.body["key"] for one in asked}) == 2
-    assert asked[0].body["system"] == "Be kind." and asked[0].body["options"] == {"model": "tiny"}
-
-
-def test_words_are_the_first_message(box: FakeDaemon, homebox: Shell) -> None:
-    homebox("chat", "--plain", "Tell", "me", stdin="more\n")
-    assert messages(box) == ["Tell me", "more"]
-
-
-def test_without_plain_it_says_in_one_line_that_it_is_line_by_line(box: FakeDaemon, homebox: Shell) -> None:
-    assert homebox("chat").out.splitlines()[1] == "status: line by line; /help lists the commands"
-
-
-def test_new_and_system_start_another_chat(box: FakeDaemon, homebox: Shell) -> None:
-    ran = homebox(
-        "chat",
-        "--plain",
-        stdin="one\n/new\ntwo\n/system Speak like a pirate.\nthree\n/stats\n/stats\n/quit\nnever\n",
-    )
-    assert messages(box) == ["one", "two", "three"] and len(set(chats(box))) == 3
-    assert [asked.body.get("system") for asked in said(box)] == [
-        None,
-        None,
-        "Speak like a pirate.",
-    ]
-    assert ran.out.count("status: 7 tokens in, 3 out") == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "sent"),
-    [("/hlep", []), (" /hlep", [" /hlep"]), ("/etc/hosts is what?", ["/etc/hosts is what?"]), ("/help", [])],
-)
-def test_a_mistyped_command_is_not_sent_and_a_path_is(
-    box: FakeDaemon, homebox: Shell, line: str, sent: list[str]
-) -> None:
-    ran = homebox("chat", "--plain", stdin=line + "\n")
-    assert messages(box) == sent
-    if line == "/hlep":
-        assert "did you mean /help?" in ran.out
-
-
-def test_status_lines_come_only_on_change_and_the_answer_goes_on_below(
-    box: FakeDaemon, homebox: Shell
-) -> None:
-    said = numbered(
-        [
-            events.Queued(position=2, waiting=2, ahead=("leo",)),
-            events.Queued(position=2, waiting=2, ahead=("leo",)),
-            events.Started(queue_ms=3.0),
-            events.Think(text="Hm."),
-            events.Text(text="The capital", offset=0),
-            events.EngineLost(safe_tokens=3),
-            events.Queued(position=1, waiting=1),
-            events.Text(text=" is Lisbon.", offset=11),
-            answer()[-1],
-        ]
-    )
-    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(said))
-    ran = homebox("chat", "--plain", stdin="capital of Portugal?\n")
-    assert ran.out.splitlines()[2:] == [
-        "status: waiting: place 2 of 2 - ahead: leo",
-        "thinking: Hm.",
-        "homebox: The capital",
-        "status: the engine is being restarted; 3 tokens are safe, the answer goes on",
-        "homebox:  is Lisbon.",
-    ]
-
-
-def test_a_disk_that_takes_nothing_is_said_in_one_line(box: FakeDaemon, homebox: Shell) -> None:
-    said = numbered(
-        [
-            events.Text(text="Lis", offset=0),
-            events.Notice(code="no_space", message="the answer goes on, but cannot be saved: 12 bytes free"),
-            events.Text(text="bon.", offset=3),
-            events.Notice(code="saved", message="everything is saved again"),
-            answer()[-1],
-        ]
-    )
-    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(said))
-    assert homebox("chat", "--plain", stdin="x\n").out.splitlines()[2:] == [
-        "homebox: Lis",
-        "status: the answer goes on, but cannot be saved: 12 bytes free",
-        "homebox: bon.",
-        "status: everything is saved again",
-    ]
-
-
 def test_an_answer_goes_on_across_a_broken_connection(box: FakeDaemon, homebox: Shell) -> None:
     def broken_once(exchange: Exchange) -> None:
         after = int(exchange.asked.path.partition("after=")[2])
@@ -185,31 +80,11 @@ def test_an_answer_goes_on_across_a_broken_connection(box: FakeDaemon, homebox: 
 
     box.when("GET", "/homebox/turns/", broken_once)
     ran = homebox("chat", "--plain", stdin="x\n")
-    assert ran.out.splitlines()[2:] == [
+    assert ran.out.splitlines()[3:] == [
         "homebox: Half",
         "status: the daemon does not answer; what arrived is safe, trying again in 1 s",
         "homebox:  and half",
     ]
-
-
-def test_a_refused_message_is_a_status_and_the_chat_goes_on(box: FakeDaemon, homebox: Shell) -> None:
-    def full_once(exchange: Exchange) -> None:
-        if len(said(box)) == 1:
-            exchange.error(errors.Busy("32 requests are waiting", hint="Try again in a moment."))
-        else:
-            exchange.json({"turn": "t-2"})
-
-    box.when("POST", "/homebox/chats/", full_once)
-    ran = homebox("chat", "--plain", stdin="one\ntwo\n")
-    assert "status: 32 requests are waiting - Try again in a moment.\n" in ran.out
-    assert ran.out.endswith("homebox: You said: two\n")
-    assert ran.code == 5
-
-
-def test_model_text_cannot_drive_the_terminal(box: FakeDaemon, homebox: Shell) -> None:
-    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(answer("a\x1b]0;x", "\x07b\x1b[2J")))
-    ran = homebox("chat", "--plain", stdin="x\n")
-    assert "homebox: ab\n" in ran.out and "\x1b" not in ran.out
 
 
 def test_without_a_daemon_it_is_3(homebox: Shell) -> None:
@@ -277,15 +152,30 @@ def test_the_line_editor_has_this_sessions_history(box: FakeDaemon, homebox: She
     assert messages(box) == ["hello", "hello again"]
 
 
-def test_on_a_dumb_terminal_and_in_the_c_locale_nothing_but_text_is_written(
+def test_on_a_dumb_terminal_and_in_the_c_locale_nothing_but_text_is_written_and_nothing_is_lost(
     box: FakeDaemon, homebox: Shell
 ) -> None:
-    terminal = homebox.terminal("chat", "--plain", TERM="dumb", LANG="C", LC_ALL="C")
-    terminal.until("you: ")
-    terminal.type("x\n")
-    seen = terminal.until("homebox: You said: x\nyou: ")
+    terminal = homebox.terminal("chat", TERM="dumb", LANG="C", LC_ALL="C")
+    assert terminal.until("you: ").startswith(
+        "status: plain mode, since TERM is dumb; /help lists the commands\n"
+    )
+    terminal.type("café 日本\n")
+    seen = terminal.until("homebox: You said: café 日本\nyou: ")
     terminal.type("\x04")
     assert "\x1b" not in seen + terminal.end()[1]
+    assert messages(box) == ["café 日本"]
+
+
+def test_where_the_terminal_has_another_encoding_what_is_typed_arrives_and_what_it_lacks_is_said(
+    box: FakeDaemon, homebox: Shell
+) -> None:
+    box.when("GET", "/homebox/turns/", lambda exchange: exchange.stream(answer("Café, 日本")))
+    terminal = homebox.terminal("chat", "--plain", TERM="dumb", PYTHONIOENCODING="latin-1")
+    terminal.until("this terminal's characters are iso8859-1; what it lacks is written as \\?\n(.|\n)*you: ")
+    os.write(terminal._master, "café\n".encode("latin-1"))
+    terminal.until(r"homebox: Caf\ufffd, \?\?\nyou: ")  # the terminal of the tests reads UTF-8
+    terminal.type("\x04")
+    assert terminal.end()[0] == 0 and messages(box) == ["café"]
 
 
 def test_terminating_the_chat_is_143_and_no_cancel(box: FakeDaemon, homebox: Shell) -> None:
@@ -434,40 +324,3 @@ def test_a_model_that_is_not_served_is_6_at_once(box: FakeDaemon, homebox: Shell
     box.when("GET", "/v1/models/", lambda exchange: exchange.error(errors.ModelNotFound("no model 'nope'")))
     ran = homebox("chat", "-m", "nope", "--plain", stdin="hello\n")
     assert (ran.code, ran.out) == (6, "") and "no model 'nope'" in ran.err
-
-
-def test_the_first_line_is_short_also_while_the_model_loads(box: FakeDaemon, homebox: Shell) -> None:
-    loading = {
-        "state": "loading",
-        "model": "tiny",
-        "detail": "kernels " * 20,
-        "progress": {"stage": "weights", "done": 31, "total": 100},
-    }
-    box.when("GET", "/health", lambda exchange: exchange.json(loading))
-    assert homebox("chat", "--plain").out == "status: tiny is loading (weights 31%)\n"
-
-
-def test_who_waits_for_the_engine_is_told_once(box: FakeDaemon, homebox: Shell) -> None:
-    asked_twice = threading.Event()
-
-    def health(exchange: Exchange) -> None:
-        done = len(box.requests("/health"))
-        progress = {"stage": "weights", "done": done, "total": 10}
-        exchange.json({"state": "loading", "model": "tiny", "progress": progress})
-        if done > 2:  # the first was for the greeting
-            asked_twice.set()
-
-    def late(exchange: Exchange) -> None:
-        exchange.begin()
-        exchange.say(answer()[:1])
-        assert asked_twice.wait(10)
-        exchange.say([events.Heartbeat(), *answer("done")[1:]])
-        exchange.end()
-
-    box.when("GET", "/health", health)
-    box.when("GET", "/homebox/turns/", late)
-    assert homebox("chat", "--plain", stdin="x\n").out.splitlines()[1:] == [
-        "you: x",
-        "status: the model is loading",
-        "homebox: done",
-    ]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from homebox.cli import columns
 from tests.cli.conftest import Shell
-from tests.daemon.box import Box
+from tests.daemon.box import Box, until
 from tests.daemon.test_serve import served
 
 
@@ -30,7 +32,8 @@ def test_conversations_are_listed_shown_and_found_by_words_and_by_short_ids(box:
     assert "no conversation yet" in homebox("chats", "list").err
     said(box, "aa11", "[[say=the_soup]] what is for dinner?")
     said(box, "aa22", "[[say=blue]] what colour is the sky?")
-    rows = homebox("chats", "list").out.splitlines()
+    header, *rows = homebox("chats", "list").out.splitlines()
+    assert header.split() == ["ID", "CHANGED", "SAID", "TITLE"]
     assert [row.split()[0] for row in rows] == ["aa22", "aa11"] and "sky" in rows[0]
     assert [row["id"] for row in json.loads(homebox("chats", "list", "--json", "--limit", "1").out)] == [
         "aa22"
@@ -45,12 +48,12 @@ def test_conversations_are_listed_shown_and_found_by_words_and_by_short_ids(box:
     assert (vague.code, none.code) == (2, 6) and "begins 2 ids" in vague.err and "chats list" in none.err
 
 
-def test_what_was_deleted_is_undeleted(box: Box, homebox: Shell) -> None:
+def test_what_was_deleted_is_restored(box: Box, homebox: Shell) -> None:
     said(box, "aa11", "[[say=hello]]")
     ran = homebox("chats", "rm", "aa")
-    assert ran.code == 0 and "homebox chats undelete aa11" in ran.out
+    assert ran.code == 0 and "homebox chats restore aa11" in ran.out
     assert homebox("chats", "list").out == "" and "aa11" in homebox("chats", "list", "--deleted").out
-    assert homebox("chats", "undelete", "aa").out == "aa11 is back\n"
+    assert homebox("chats", "restore", "aa").out == "aa11 is back\n"
     assert homebox("chats", "show", "aa").out.endswith("homebox: hello\n")
 
 
@@ -68,15 +71,37 @@ def test_a_conversation_is_renamed_exported_and_imported(box: Box, homebox: Shel
     for content in ("{", '{"homebox_chat": 1}'):
         refused = homebox("chats", "import", "-", stdin=content)
         assert refused.code == 2 and "Traceback" not in refused.err
-    assert len(homebox("chats", "list").out.splitlines()) == 2
+    assert len(homebox("chats", "list").out.splitlines()) == 3
+
+
+def test_a_branch_is_a_conversation_of_its_own_up_to_a_message_by_number_or_id(
+    box: Box, homebox: Shell
+) -> None:
+    said(box, "aa11", "[[say=one]]")
+    second = said(box, "aa11", "[[say=two]]")
+    made = homebox("chats", "branch", "aa", "2").out.strip()
+    assert homebox("chats", "show", made).out == "you: [[say=one]]\n\nhomebox: one\n"
+    made = homebox("chats", "branch", "aa", second["question"]).out.strip()
+    assert homebox("chats", "show", made).out.endswith("you: [[say=two]]\n")
+    beyond, none = homebox("chats", "branch", "aa", "5"), homebox("chats", "branch", "aa", "m-none")
+    assert (beyond.code, none.code) == (6, 6) and "no message 5 of 4" in beyond.err
+
+
+def test_a_list_on_a_terminal_fits_and_cuts_titles_by_their_cells(box: Box, homebox: Shell) -> None:
+    title = "日本の夏祭りに家族で行く計画を立てる会話" * 3
+    said(box, "aa11", title)
+    box.http.patch("/homebox/chats/aa11", json={"title": title})
+    terminal = homebox.terminal("chats", "list")
+    line = terminal.end()[1].splitlines()[1]
+    assert columns.cells(line) <= 80 and line.endswith("…")
+    assert title in homebox("chats", "list").out, "a pipe has it whole"
 
 
 def test_the_last_conversation_or_a_named_one_goes_on(box: Box, homebox: Shell) -> None:
-    assert homebox("chat", "--plain", "--continue").code == 6
     said(box, "aa11", "[[say=one]] first")
     said(box, "bb22", "[[say=two]] second")
     ran = homebox("chat", "--plain", "-c", stdin="[[say=three]]\n")
-    assert ran.out.splitlines()[1:] == [
+    assert ran.out.splitlines()[2:] == [
         "status: going on with: [[say=two]] second (2 messages)",
         "you: [[say=two]] second",
         "homebox: two",
@@ -86,8 +111,40 @@ def test_the_last_conversation_or_a_named_one_goes_on(box: Box, homebox: Shell) 
     homebox("chat", "--plain", "--chat", "aa", stdin="[[say=four]]\n")
     assert len(box.http.get("/homebox/chats/aa11").json()["messages"]) == 4
     assert len(box.http.get("/homebox/chats/bb22").json()["messages"]) == 4
-    assert homebox("chat", "-c", "--chat", "aa", stdin="").code == 2
-    assert homebox("chat", "-c", "-s", "be brief", stdin="").code == 2
+
+
+def test_a_question_within_a_conversation_is_kept_there_or_only_reads_it(box: Box, homebox: Shell) -> None:
+    assert homebox("ask", "-c", "x").code == 6
+    said(box, "aa11", "[[say=one]] first")
+    alone, within = [
+        json.loads(homebox("ask", *flags, "[[say=two]]", "--json").out) for flags in ([], ["-c", "--no-save"])
+    ]
+    assert alone["text"] == within["text"] == "two"
+    assert within["usage"]["prompt_tokens"] > alone["usage"]["prompt_tokens"]
+    assert len(box.http.get("/homebox/chats/aa11").json()["messages"]) == 2
+    assert homebox("ask", "--chat", "aa", "[[say=three]]").out == "three\n"
+    turn = homebox("ask", "-c", "[[say=four]]", "--detach").out.strip()
+    assert homebox("ask", "--attach", turn).out == "four\n"
+    kept = box.http.get("/homebox/chats/aa11").json()["messages"]
+    assert [each["content"] for each in kept[1::2]] == ["one", "three", "four"]
+
+
+def test_who_leaves_a_question_within_a_conversation_stops_it_and_what_arrived_is_kept(
+    box: Box, homebox: Shell
+) -> None:
+    said(box, "aa11", "[[say=one]]")
+    asked = homebox.start("ask", "-c", "[[forever]][[pace=20]]")
+    assert asked.stdout is not None and asked.stdout.read(1)
+    asked.send_signal(signal.SIGINT)
+    assert asked.communicate(timeout=10)[0] and asked.returncode == 130
+    assert homebox("ask", "-c", "[[forever]][[pace=20]]", "--timeout", "0.3").code == 4
+    reads_a_little = homebox.start("ask", "-c", "[[forever]][[pace=5]]")
+    assert reads_a_little.stdout is not None and reads_a_little.stdout.read(1)
+    reads_a_little.stdout.close()
+    assert reads_a_little.wait(10) == 0
+    until(lambda: not box.house.book.live)
+    kept = box.http.get("/homebox/chats/aa11").json()["messages"]
+    assert [each.get("state", "done") for each in kept[1::2]] == ["done", "stopped", "stopped", "stopped"]
 
 
 def test_an_answer_that_is_still_written_is_read_to_its_end(box: Box, homebox: Shell) -> None:
@@ -113,7 +170,7 @@ def test_an_answer_is_given_again_gone_on_with_and_the_conversation_named(box: B
     after = box.http.get("/homebox/chats/aa11").json()
     kept = box.http.get("/homebox/chats/aa11?all=1").json()["messages"][1]["content"]
     lines = ran.out.splitlines()
-    assert lines[4] == "status: cut at its limit - /continue goes on with it"
+    assert lines[5] == "status: cut at its limit - /continue goes on with it"
     assert kept.startswith(before) and f"homebox: {kept[len(before) :]}" in lines, (
         "only what is new is written"
     )

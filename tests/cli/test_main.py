@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from homebox.cli.main import COMMANDS
+from homebox.cli import tree
+from homebox.cli.main import COMMANDS, GROUPS
 from tests.cli.conftest import Shell
 from tests.client.fake_daemon import FakeDaemon
 
@@ -27,7 +28,6 @@ HEAVY = (
 )
 # Typer, msgspec, http.client and what they stand on. A new import that matters shows here long before the clock does.
 MOST_MODULES = {("--help",): 170, ("ask", "--help"): 170, ("ask", "Why?"): 260}
-SERVICE = ("install", "uninstall", "start", "stop", "restart", "reload", "status", "logs", "reset")
 
 
 @pytest.mark.parametrize("args", MOST_MODULES, ids=" ".join)
@@ -60,30 +60,35 @@ def test_the_help_of_the_root_lists_every_command_and_examples(homebox: Shell) -
     for name, entry in COMMANDS.items():
         assert f"  {name}" in ran.out and entry.about in ran.out
     assert '  homebox ask "Why is the sky blue?"\n' in ran.out
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("people", "serve", "models")])
-def test_every_command_has_help_with_an_example(homebox: Shell, name: str) -> None:
-    ran = homebox(name, "-h")
-    assert ran.code == 0 and ran.err == ""
-    subcommands = {
-        "streams": ("list", "cancel"),
-        "service": SERVICE,
-        "config": ("show", "check", "path"),
-        "tls": ("new",),
-        "chats": ("list", "show", "search", "rename", "rm", "undelete", "export", "import"),
-    }.get(name, ())
-    for text in [homebox(name, sub, "--help").out for sub in subcommands] or [ran.out]:
-        assert "Example" in text and f"homebox {name}" in text
+def test_every_command_has_a_line_about_it_and_an_example_and_every_option_but_the_plainest_has_words() -> (
+    None
+):
+    commands = [each for each in tree.whole().all() if not each.commands]
+    assert {each.path[0] for each in commands} == set(COMMANDS)
+    for each in commands:
+        assert each.about.endswith((".", "?")), each.name
+        assert any(each.name in line for line in each.examples), each.name
+        for option in each.options:
+            assert option.about or option.names in {("--top-p",), ("--top-k",), ("--min-p",)}, each.name
+
+
+@pytest.mark.parametrize("args", [["ask", "-h"], ["streams", "list", "--help"]])
+def test_help_goes_to_standard_output(homebox: Shell, args: list[str]) -> None:
+    ran = homebox(*args)
+    assert (ran.code, ran.err) == (0, "") and "Example" in ran.out
 
 
 def test_without_arguments_and_without_a_terminal_it_is_help_on_standard_error_and_2(homebox: Shell) -> None:
     ran = homebox()
-    assert (ran.code, ran.out) == (2, "") and "Commands:" in ran.err
+    assert (ran.code, ran.out) == (2, "") and "Run the box:" in ran.err
 
 
 @pytest.mark.parametrize(
-    "group", ["", "people", "people keys", "chats", "streams", "models", "service", "config", "tls"]
+    "group",
+    [*(" ".join(each.path) for each in tree.whole().all() if each.path and each.commands)],
 )
 def test_every_list_of_commands_is_whole_sentences(homebox: Shell, group: str) -> None:
     listed = homebox(*group.split(), "--help").out.partition("Commands:")[2]
@@ -97,7 +102,9 @@ def test_a_group_without_a_command_is_its_help_and_2(homebox: Shell) -> None:
 
 def test_without_arguments_on_a_terminal_it_is_the_chat(fake: FakeDaemon, homebox: Shell) -> None:
     fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "model": "tiny"}))
-    terminal = homebox.terminal()
+    fake.when("GET", "/homebox/chats?", lambda exchange: exchange.json({"chats": []}))
+    terminal = homebox.terminal(TERM="dumb")
+    terminal.until("plain mode, since TERM is dumb(.|\n)*this one is the first\n")
     terminal.until("you: ")
     terminal.type("\x04")
     assert terminal.end()[0] == 0

@@ -82,6 +82,7 @@ def test_what_runs_is_listed_and_cancelled_by_the_beginning_of_its_id(box: Box, 
     until(lambda: any(row.state == "decode" for row in (t.row("") for t in box.house.book.live)))
     listed = homebox("streams", "list").out
     assert turn.removeprefix("t-")[:6] in listed and "decode" in listed
+    assert homebox("streams", "list", "--mine").out.count("\n") == 2
     top = homebox("top", "--once").out
     assert "BATCH 1/" in top and turn.removeprefix("t-")[:6] in top
     ran = homebox("streams", "cancel", turn.removeprefix("t-")[:6])

@@ -245,7 +245,7 @@ def test_what_was_deleted_comes_back_within_a_week_and_is_gone_after_it(
     for _ in range(2):
         assert box.http.delete("/homebox/chats/c").status_code == 200
     refused = box.http.get("/homebox/chats/c")
-    assert refused.status_code == 404 and "undelete" in refused.json()["error"]["hint"]
+    assert refused.status_code == 404 and "chats restore" in refused.json()["error"]["hint"]
     assert box.say("c", "x", "k").status_code == 404
     assert [row["id"] for row in box.http.get("/homebox/chats").json()["chats"]] == ["d"]
     assert [row["id"] for row in box.http.get("/homebox/chats?deleted=1").json()["chats"]] == ["c"]

@@ -90,7 +90,7 @@ def find(db: sqlite3.Connection, chat: str, *, deleted: bool = False) -> sqlite3
         raise NotFound(f"no chat {chat[:80]!r}", hint="homebox chats list shows yours.")
     if row["deleted"] is not None and not deleted:
         raise NotFound(
-            f"chat {chat[:80]!r} was deleted", hint=f"homebox chats undelete {chat[:80]} brings it back."
+            f"chat {chat[:80]!r} was deleted", hint=f"homebox chats restore {chat[:80]} brings it back."
         )
     found: sqlite3.Row = row
     return found
