@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from homebox.cli.answer import notice
 from homebox.client import stream
 from homebox.client.connection import Daemon, Reply, from_environment
+from homebox.client.phrases import notice
 from homebox.client.sanitise import Sanitiser
 from homebox.client.state import ChatState, fresh_text
 from homebox.errors import EngineFailed, HomeboxError, from_dict

@@ -1,11 +1,12 @@
 """`homebox chat`: talk with the model, on a screen or line by line.
 
-Reads the flags, makes sure that they can be meant, and hands over to what draws: lines are drawn by `plain.py`.
+Reads the flags, makes sure that they can be meant, and hands over to what draws: the chat screen (`tui/`) or lines (`plain.py`).
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from homebox.client.connection import Daemon
+    from homebox.client.settings import Screens
 
 
 def chat(
@@ -49,12 +51,12 @@ def chat(
 ) -> int:
     """Talk with the model.
 
-    Enter sends. Ctrl-C stops an answer and keeps what is there, Ctrl-D leaves, /help lists the commands. The
+    Enter sends. Esc (in plain mode Ctrl-C) stops an answer and keeps it, Ctrl-D leaves, /help lists the commands. The
     conversation lives in the daemon: an answer goes on when the engine or the connection breaks, and what was said
     is there again after a restart.
 
     Plain mode only ever appends: with --plain or HOMEBOX_PLAIN=1, on a terminal that is dumb (TERM), and where standard
-    input or output is no terminal. Its first line says why it is on. Words are always the first message; a conversation
+    input, output or error is no terminal. Its first line says why it is on. Words are always the first message; a conversation
     is named with --chat.
 
     Examples:
@@ -67,7 +69,7 @@ def chat(
     """
     from homebox.cli import mode
     from homebox.cli import prompt as prompts
-    from homebox.client import connection
+    from homebox.client import connection, settings
     from homebox.errors import UsageError
 
     if sys.stdin is None:
@@ -84,10 +86,35 @@ def chat(
     daemon = connection.from_environment()
     first = " ".join(words) if words else None
     why = mode.why_plain(plain)
-    # The chat screen (homebox.tui) takes over here, with these very values, where there is no `why`.
+    if not why:
+        wanted = settings.screens()
+        look = replace(wanted, theme=theme or wanted.theme, mouse=False if no_mouse else wanted.mouse)
+        return _on_screen(
+            daemon, look, go_on=go_on, chat=chat_id, model=model, instruction=instruction, first=first
+        )
     return _line_by_line(
         daemon, why, go_on=go_on, chat=chat_id, model=model, instruction=instruction, first=first
     )
+
+
+def _on_screen(
+    daemon: Daemon,
+    look: Screens,
+    *,
+    go_on: bool,
+    chat: str | None,
+    model: str | None,
+    instruction: str | None,
+    first: str | None,
+) -> int:
+    """The chat screen, to its end. Whatever keeps it from being useful is said before anything is drawn."""
+    from homebox.cli.status import health
+    from homebox.tui import start
+    from homebox.wire.requests import Options
+
+    health(daemon)
+    known = _known(daemon, model, go_on=go_on, chat=chat)
+    return start.chat(daemon, look, chat=known, first=first, system=instruction, options=Options(model=model))
 
 
 def _line_by_line(
@@ -104,17 +131,11 @@ def _line_by_line(
     from homebox.cli import converse, terminal
     from homebox.cli.plain import Conversation
     from homebox.cli.status import health
-    from homebox.client import chats
     from homebox.wire.requests import Options
 
     terminal.prepare_stdout()
     found = health(daemon)
-    if model is not None:
-        daemon.json("GET", f"/v1/models/{quote(model, safe='')}")  # refuses one that it does not serve
-    known = None if chat is None else chats.find(daemon, chat).id
-    if go_on:
-        last = next(chats.rows(daemon, page=1), None)
-        known = last.id if last else None
+    known = _known(daemon, model, go_on=go_on, chat=chat)
     conversation = Conversation(daemon, Options(model=model), instruction, known)
     if why:
         conversation.status(f"plain mode, since {why}; /help lists the commands")
@@ -124,3 +145,15 @@ def _line_by_line(
     elif go_on:
         conversation.status("there is no conversation yet; this one is the first")
     return converse.converse(conversation, first)
+
+
+def _known(daemon: Daemon, model: str | None, *, go_on: bool, chat: str | None) -> str | None:
+    """The id of the conversation that is meant; None for a new one. Raises NotFound, also for the model."""
+    from homebox.client import chats
+
+    if model is not None:
+        daemon.json("GET", f"/v1/models/{quote(model, safe='')}")  # refuses one that it does not serve
+    if chat is not None:
+        return chats.find(daemon, chat).id
+    last = next(chats.rows(daemon, page=1), None) if go_on else None
+    return last.id if last else None

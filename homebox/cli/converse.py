@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from homebox.cli.answer import loading_step
 from homebox.cli.keyboard import Keyboard
 from homebox.cli.plain import Conversation
+from homebox.client.phrases import loading_step
 from homebox.client.sanitise import clean
 from homebox.errors import UsageError
 

@@ -23,6 +23,8 @@ def why_plain(asked: bool, environ: Mapping[str, str] = os.environ) -> str:
         return "standard input is no terminal"
     if not sys.stdout.isatty():
         return "standard output is no terminal"
+    if sys.stderr is None or not sys.stderr.isatty():
+        return "standard error is no terminal"  # where the screen is drawn
     if not environ.get("TERM"):
         return "TERM is not set"
     return "TERM is dumb" if environ["TERM"] == "dumb" else ""

@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from homebox.cli import plain_commands
-from homebox.cli.answer import notice
 from homebox.cli.transcript import Drawing, Transcript
 from homebox.client import chats, commands, stream
 from homebox.client.connection import Daemon
 from homebox.client.patience import Patience
+from homebox.client.phrases import notice
 from homebox.client.sanitise import clean
 from homebox.client.state import ChatState, ConnectionLost
 from homebox.errors import HomeboxError, InvalidRequest, from_dict

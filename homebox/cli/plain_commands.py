@@ -6,17 +6,14 @@ They change the conversation or say something about it; what fails is raised and
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Literal
 
-from homebox.cli import prompt as prompts
-from homebox.cli.answer import stats_line
-from homebox.client import chats, commands
+from homebox.client import chats, commands, documents, models
+from homebox.client.phrases import stats_line
 from homebox.client.sanitise import clean, safe_json
-from homebox.errors import InvalidRequest, UsageError
+from homebox.errors import InvalidRequest, ModelNotFound, UsageError
 
 if TYPE_CHECKING:
     from homebox.cli.plain import Conversation, Stop
@@ -66,7 +63,7 @@ def _title(it: Conversation, rest: str, stop: Stop) -> None:
 def _system(it: Conversation, rest: str, stop: Stop) -> None:
     """Without a text: no instruction."""
     if it.begun:
-        chats.change(it.daemon, it.chat, system=rest or None)
+        chats.set_system(it.daemon, it.chat, rest or None)
         it.status("from the next answer on: " + (rest or "no instruction"))
     else:
         it.system = rest or None
@@ -74,45 +71,56 @@ def _system(it: Conversation, rest: str, stop: Stop) -> None:
 
 
 def _model(it: Conversation, rest: str, stop: Stop) -> None:
-    if rest:
-        it.daemon.json("GET", f"/v1/models/{quote(rest, safe='')}")  # refuses one that is not served
-        it.use_model(rest)
-        it.status(f"the next answer is by {rest}")
+    if not rest:
+        for model in models.served(it.daemon):
+            it.status(model.name)
+        it.status("/model NAME lets one of them answer")
         return
-    for model in it.daemon.json("GET", "/v1/models")["data"]:
-        it.status(str(model["id"]))
-    it.status("/model NAME lets one of them answer")
+    if it.begun:
+        chats.set_model(it.daemon, it.chat, rest)
+    elif rest not in [model.name for model in models.served(it.daemon)]:
+        raise ModelNotFound(f"there is no model {rest!r}", hint="/model lists them.")
+    it.use_model(rest)
+    it.status(f"the next answer is by {rest}")
 
 
 def _branch(it: Conversation, rest: str, stop: Stop) -> None:
-    last = it.last_message()
-    made = it.daemon.json("POST", chats.path(it.chat, "branch"), {"message": last.id})
-    it.go_to(str(made["chat"]))
+    it.go_to(chats.branch(it.daemon, it.chat, it.last_message().id))
 
 
 def _summarise(it: Conversation, rest: str, stop: Stop) -> None:
+    from homebox.client import summary
+
     it.need_words()
-    summary = importlib.import_module("homebox.client.summary")  # only here, and it asks the model
-    text = summary.summarise(it.daemon, chats.show(it.daemon, it.chat), on_progress=it.status)
+    view = chats.show(it.daemon, it.chat)
+    told = 0
+
+    def tell(progress: summary.Progress) -> None:
+        nonlocal told
+        if progress.part > told:
+            told = progress.part
+            it.status(f"summarising: piece {progress.part} of {progress.parts}")
+
+    text = summary.summarise(it.daemon, view, on_progress=tell)
     it.begin_new()
-    it.documents.append(text)
+    it.documents.append(summary.first_message(view.title, text))
     it.paragraph("homebox", text)
     it.status("a new conversation; this summary goes with your next message")
 
 
 def _attach(it: Conversation, rest: str, stop: Stop) -> None:
-    text = prompts.text_or_file("@" + _needed(rest, "/attach FILE"))
-    it.documents.append(f"[{rest}]\n{text}")
-    it.status(f"{rest} ({len(text)} characters) goes with your next message")
+    taken = sum(documents.weight_bytes(each) for each in it.documents)
+    found = documents.attach(_needed(rest, "/attach FILE"), taken_bytes=taken)
+    it.documents.append(documents.fenced(found.name, found.text))
+    it.status(f"{rest} ({documents.in_words(found.size_bytes)}) goes with your next message")
 
 
 def _export(it: Conversation, rest: str, stop: Stop) -> None:
     """Markdown, or JSON with every branch where the name ends so. What is there is not written over."""
     it.need_words()
     file = Path(_needed(rest, "/export FILE.md or /export FILE.json")).expanduser()
-    form = "json" if file.suffix == ".json" else "md"
-    with it.daemon.open("GET", chats.path(it.chat, f"export?format={form}")) as reply:
-        text = reply.read().decode()
+    form: Literal["md", "json"] = "json" if file.suffix == ".json" else "md"
+    text = chats.export_text(it.daemon, it.chat, form)
     try:
         with file.open("x", encoding="utf-8", newline="") as target:
             target.write(safe_json(text) if form == "json" else clean(text))
@@ -125,7 +133,7 @@ def _export(it: Conversation, rest: str, stop: Stop) -> None:
 
 def _delete(it: Conversation, rest: str, stop: Stop) -> None:
     it.need_words()
-    it.daemon.json("DELETE", chats.path(it.chat))
+    chats.delete(it.daemon, it.chat)
     it.deleted = it.chat
     it.begin_new()
     it.status("deleted, and a new conversation begun; /undo has the old one back")
@@ -136,7 +144,7 @@ def _undo(it: Conversation, rest: str, stop: Stop) -> None:
         raise InvalidRequest(
             "nothing was deleted here", hint="homebox chats list --deleted shows what can be had back."
         )
-    it.daemon.json("POST", chats.path(it.deleted, "undelete"), {})
+    chats.undelete(it.daemon, it.deleted)
     chat, it.deleted = it.deleted, None
     it.go_to(chat)
 

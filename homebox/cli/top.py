@@ -6,17 +6,17 @@ scripts. Others are seen by name and counters, never by their words.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 import typer
 
 from homebox.cli import figures, terminal
-from homebox.client import connection
+from homebox.client import connection, settings
 from homebox.client.sanitise import safe_json
 from homebox.client.streams import Order, View, parse_filter, parse_order
 from homebox.errors import UsageError
@@ -66,19 +66,13 @@ def top(
     elif jsonl or not _has_screen():
         _follow(daemon, view, interval, json=jsonl)
     else:
-        _open_screen(daemon, view, interval, readonly=readonly, ascii=ascii or needs_ascii(), theme=theme)
+        _open_screen(daemon, view, interval, readonly=readonly, ascii=ascii, theme=theme)
     return 0
 
 
 def snapshot(daemon: connection.Daemon) -> Snapshot:
     """The box at this moment."""
     return msgspec.convert(daemon.json("GET", "/homebox/monitor"), Snapshot)
-
-
-def needs_ascii() -> bool:
-    """Whether this terminal cannot be trusted with more than ASCII: its locale is not UTF-8, or it is a console."""
-    encoding = (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "")
-    return encoding != "utf8" or os.environ.get("TERM", "") in ("linux", "dumb", "")
 
 
 def _has_screen() -> bool:
@@ -90,9 +84,11 @@ def _open_screen(
     daemon: connection.Daemon, view: View, interval: float, *, readonly: bool, ascii: bool, theme: str | None
 ) -> None:
     snapshot(daemon)  # no daemon, or no right to look, is said in words before anything is drawn
-    from homebox.tui.monitor.app import MonitorApp
+    from homebox.tui import start
 
-    MonitorApp(daemon, view=view, interval_s=interval, readonly=readonly, ascii=ascii, theme=theme).run()
+    wanted = settings.screens()
+    look = replace(wanted, theme=theme or wanted.theme, ascii=ascii or wanted.ascii)
+    start.top(daemon, look, view=view, interval_s=interval, readonly=readonly)
 
 
 def _follow(daemon: connection.Daemon, view: View, interval: float, *, json: bool) -> None:

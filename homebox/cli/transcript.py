@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from homebox.cli.answer import engine_line, notice, really_waits, waiting_line
 from homebox.client import connection
+from homebox.client.phrases import engine_line, notice, really_waits, waiting_line
 from homebox.client.sanitise import Sanitiser, clean
 from homebox.client.state import ChatState, ConnectionLost, fresh_text
 from homebox.wire import events

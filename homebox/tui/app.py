@@ -1,7 +1,7 @@
 """Which screens are there, how do they look, and how does a person leave them?
 
 The application around the chat screen and the monitor: theme, the person's own keys, and the way out, which always
-gives the terminal back. `run` is called by the commands once it is known that the terminal can be drawn on.
+gives the terminal back.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 
 from homebox.client.connection import Daemon
 from homebox.client.settings import Screens
 from homebox.tui import keys, themes
 from homebox.tui.palette import Everything
-from homebox.tui.rescue import rescued
 
 
 class HomeboxApp(App[int], inherit_bindings=False):
@@ -25,7 +24,8 @@ class HomeboxApp(App[int], inherit_bindings=False):
     TITLE = "homebox"
     COMMANDS = {Everything}  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+z", "suspend_process", "", show=False, id="suspend", priority=True)
+        Binding("ctrl+z", "suspend_process", "", show=False, id="suspend", priority=True),
+        Binding("ctrl+c,ctrl+q", "leave", "", show=False),  # where the screen has nothing else for them
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-normal"), (100, "-wide"), (130, "-full")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012
@@ -44,13 +44,11 @@ class HomeboxApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self.set_keymap(self._keys)
-        self.push_screen(self._first)
+        self.push_screen(self._first, lambda _: self.exit(0))
 
-
-def run(app: HomeboxApp) -> int:
-    """Run it on this terminal. Returns the exit code."""
-    with rescued():
-        code = app.run(mouse=app.wanted.mouse is not False)
-    if app.last_words:
-        print(app.last_words)
-    return code or 0
+    def action_leave(self) -> None:
+        """What stands over a screen is left first."""
+        if isinstance(self.screen, ModalScreen):
+            self.screen.dismiss(None)
+        else:
+            self.exit(0)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from homebox import errors
-from homebox.cli.answer import engine_line
+from homebox.client.phrases import engine_line
 from homebox.wire import events
 from tests.cli.conftest import COMMAND, Shell
 from tests.cli.golden import check

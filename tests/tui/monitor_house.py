@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from homebox.client.connection import Daemon
-from homebox.tui.monitor.app import MonitorApp
+from homebox.client.settings import Screens
+from homebox.tui.app import HomeboxApp
+from homebox.tui.monitor.screen import MonitorScreen
 from homebox.wire.events import Blocks, Device, PersonBlocks, Snapshot, StreamRow, encode
 from tests.client.fake_daemon import Exchange, FakeDaemon
 from tests.tui import golden
@@ -163,7 +165,9 @@ async def watching(
     fake: FakeDaemon, size: tuple[int, int] = (80, 24), *, until_shown: str = "up 3d04h", **options: Any
 ) -> AsyncIterator[Pilot[Any]]:
     """The monitor's screen, once it has drawn what the house tells."""
-    app = MonitorApp(Daemon(socket_path=fake.path), **options)
+    daemon = Daemon(socket_path=fake.path)
+    screens = Screens(theme=options.pop("theme", None))
+    app = HomeboxApp(daemon, MonitorScreen(daemon, **options), screens)
     async with app.run_test(size=size) as pilot:
         await sees(pilot, until_shown)
         yield pilot

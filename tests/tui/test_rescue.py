@@ -24,11 +24,11 @@ import sys
 from pathlib import Path
 from homebox.client.connection import Daemon
 from homebox.cli.main import guard
-from homebox.tui.app import HomeboxApp, run
-from homebox.tui.chat.screen import ChatScreen
+from homebox.client.settings import Screens
+from homebox.tui import start
 daemon = Daemon(socket_path=Path(sys.argv[1]))
 Path(sys.argv[2]).write_text(str(os.getpid()))
-guard(lambda: run(HomeboxApp(daemon, ChatScreen(daemon))))
+guard(lambda: start.chat(daemon, Screens()))
 """
 DEADLINE_S = 20.0
 

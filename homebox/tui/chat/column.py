@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from homebox.client.conversation import ANSWERING, SAID, Conversation, Item
+from homebox.tui.answer.rows import Look
 from homebox.tui.chat.message import MessageView
 
 
@@ -35,9 +36,9 @@ class Column(VerticalScroll, can_focus=False):
             super().__init__()
             self.lines = lines
 
-    def __init__(self, *, welcome: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, welcome: str, ascii: bool = False, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
-        self._clock = clock
+        self._clock, self._look = clock, Look(ascii=ascii)
         self._older = Static(id="older", markup=False)
         self._welcome = Static(welcome, id="welcome", markup=False)
         self._views: dict[str, MessageView] = {}
@@ -116,7 +117,7 @@ class Column(VerticalScroll, can_focus=False):
             name = item.message.id
             view = self._views.get(name)
             if view is None:
-                view = MessageView(item, clock=self._clock)
+                view = MessageView(item, look=self._look, clock=self._clock)
                 batch.append(view)
             elif batch:
                 at_top = at_top or after is self._welcome

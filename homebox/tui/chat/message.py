@@ -21,6 +21,7 @@ from textual.widgets import Static
 from homebox.client.chats import in_words
 from homebox.client.conversation import Item
 from homebox.client.sanitise import Growing, clean
+from homebox.tui.answer.rows import Look
 from homebox.tui.answer.thoughts import ThoughtsView
 from homebox.tui.answer.view import AnswerView
 from homebox.tui.keys import bindings
@@ -45,9 +46,11 @@ class MessageView(Vertical, can_focus=True):
         what: str
         by: int = 0
 
-    def __init__(self, item: Item, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, item: Item, *, look: Look | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__()
-        self._clock = clock
+        self._clock, self._look = clock, look
         self._text, self._thoughts_text = Growing(), Growing()
         self._code_at = -1
         self._thinks_since: float | None = None
@@ -55,7 +58,7 @@ class MessageView(Vertical, can_focus=True):
         self.item = item
         self._header = Static(self._head(), classes="header", markup=False)
         self._thoughts: ThoughtsView | None = None
-        self.body = AnswerView(self._shown(item), plain=item.message.role == "user")
+        self.body = AnswerView(self._shown(item), plain=item.message.role == "user", look=look)
         self._finished = not item.growing
 
     def compose(self) -> ComposeResult:
@@ -114,7 +117,7 @@ class MessageView(Vertical, can_focus=True):
     def _show_thoughts(self, item: Item) -> None:
         text = self._thoughts_text.clean(item.think).strip("\n")
         if self._thoughts is None:
-            self._thoughts = ThoughtsView("" if item.growing else text)
+            self._thoughts = ThoughtsView("" if item.growing else text, look=self._look)
             self.mount(self._thoughts, before=self.body)
             if not item.growing:
                 return

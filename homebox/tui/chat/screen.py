@@ -70,11 +70,12 @@ class ChatScreen(Screen[None]):
         first: str | None = None,
         system: str | None = None,
         options: Options | None = None,
+        ascii: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`chat` is opened, `first` is said at once."""
+        """`chat` is opened, `first` is said at once. `ascii`: no characters beyond it in frames and marks."""
         super().__init__()
-        self._clock = clock
+        self._clock, self._ascii = clock, ascii
         self.daemon = daemon
         self.me = own_name()
         self.model = ""  # the one that the box serves
@@ -99,7 +100,7 @@ class ChatScreen(Screen[None]):
         with Horizontal():
             yield self.chat_list
             with Vertical(id="middle"):
-                yield Column(welcome=WELCOME, clock=self._clock)
+                yield Column(welcome=WELCOME, ascii=self._ascii, clock=self._clock)
                 yield Static(id="pill", markup=False)
                 yield StatusLine()
                 yield Prompt()
@@ -234,6 +235,10 @@ class ChatScreen(Screen[None]):
     def from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
         """`call`, to be called from another thread."""
         return lambda *args: self.app.call_from_thread(call, *args)
+
+    @property
+    def ascii(self) -> bool:
+        return self._ascii
 
     def shown_lists(self) -> Iterator[ChatList]:
         if self.chat_list.display:

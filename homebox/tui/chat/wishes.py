@@ -20,6 +20,7 @@ from homebox.tui.courier import in_thread
 from homebox.tui.dialogs.help import Help
 from homebox.tui.dialogs.system import SystemPrompt
 from homebox.tui.lists.model_picker import ModelPicker
+from homebox.tui.monitor.screen import MonitorScreen
 
 if TYPE_CHECKING:
     from homebox.tui.chat.screen import ChatScreen
@@ -194,9 +195,7 @@ class Wishes:
         await self._screen.app.push_screen(Help(self._screen.remaps))
 
     async def monitor(self, rest: str = "") -> None:
-        from homebox.tui.monitor.screen import MonitorScreen
-
-        await self._screen.app.push_screen(MonitorScreen(self._screen.daemon))
+        await self._screen.app.push_screen(MonitorScreen(self._screen.daemon, ascii=self._screen.ascii))
 
     async def panel(self, rest: str = "") -> None:
         self._screen.toggle_class("-no-panel" if self._screen.has_class("-full") else "-panel")
