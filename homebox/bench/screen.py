@@ -237,7 +237,7 @@ async def growing(args: argparse.Namespace) -> list[Row]:
             other, other_twice = await stock(make(count)), await stock(make(2 * count))
             rows.append(
                 Row(
-                    f"the same, Textual's Markdown stream",
+                    "the same, Textual's Markdown stream",
                     "",
                     f"{other_twice / other:.2f} x ({other:.2f} to {other_twice:.2f} s CPU): "
                     f"{other_twice / twice:.0f} times ours",
@@ -267,7 +267,7 @@ async def opening(args: argparse.Namespace) -> list[Row]:
 
 async def resizing(args: argparse.Namespace) -> list[Row]:
     """Fifty sizes in a second, over twenty turns."""
-    async with column_of(*opened(40)) as (app, pilot, column):
+    async with column_of(*opened(40)) as (_, pilot, column):
         began, cpu = time.perf_counter(), time.thread_time()
         for number in range(50):
             width = SIZE[0] - number % 40
