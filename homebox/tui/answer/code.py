@@ -7,13 +7,13 @@ fence of ordinary length is read once more in one go. Nothing is read before a r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pygments.lexer import ExtendedRegexLexer, Lexer, LexerContext, RegexLexer
-from pygments.lexers import get_lexer_by_name
+from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.token import Token, _TokenType
-from pygments.util import ClassNotFound
 
 from homebox.tui.answer.rows import Span
 
@@ -129,9 +129,16 @@ def _style(token: _TokenType) -> str:
 
 @lru_cache(maxsize=64)
 def _lexer(name: str) -> Lexer | None:
-    if not name:
-        return None
-    try:
-        return get_lexer_by_name(name)
-    except ClassNotFound:
-        return None
+    return get_lexer_by_name(name) if name in _names() else None
+
+
+@cache
+def _names() -> frozenset[str]:
+    """What pygments itself knows. To look for lexers of other packages takes longer than a drawing may."""
+    return frozenset(alias for _, aliases, _, _ in get_all_lexers(plugins=False) for alias in aliases)
+
+
+@cache
+def warm_up() -> None:
+    """Load the most frequent lexer, which takes longer than a drawing may, before it is needed. Once, in a thread."""
+    threading.Thread(target=_lexer, args=("python",), daemon=True).start()

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region, Size
+from textual.geometry import Region, Size, Spacing
 from textual.message import Message
 from textual.selection import Selection
 from textual.strip import Strip
@@ -22,15 +21,13 @@ from textual.widget import Widget
 
 from homebox.tui.answer.document import Document
 from homebox.tui.answer.paint import paint
+from homebox.tui.answer.palette import palette
 from homebox.tui.answer.rows import Look, Row, copied_text, selected
 
-STYLES = (
-    *("heading", "strong", "emphasis", "strike", "code", "link", "bar", "marker", "frame", "label"),
-    *("comment", "keyword", "string", "number", "name", "deleted"),
-)
 FAST_S, SLOW_S = 1 / 12, 1 / 6  # between two drawings
 SLOW_DRAWING_S = 0.030
 MOST_STRIPS = 1000
+NO_GUTTER = Spacing()
 
 
 class Lines(Widget):
@@ -41,25 +38,8 @@ class Lines(Widget):
     Lines {
         width: 1fr;
         height: auto;
-        & > .lines--heading { color: $text-primary; text-style: bold; }
-        & > .lines--strong { text-style: bold; }
-        & > .lines--emphasis { text-style: italic; }
-        & > .lines--strike { text-style: strike; }
-        & > .lines--code { color: $text-accent; }
-        & > .lines--link { text-style: underline; }
-        & > .lines--bar { color: $text-secondary; }
-        & > .lines--marker { color: $text-primary; }
-        & > .lines--frame { color: $text-secondary; }
-        & > .lines--label { text-style: italic; }
-        & > .lines--comment { text-style: dim italic; }
-        & > .lines--keyword { color: $text-primary; text-style: bold; }
-        & > .lines--string { color: $text-success; }
-        & > .lines--number { color: $text-warning; }
-        & > .lines--name { color: $text-accent; }
-        & > .lines--deleted { color: $text-error; }
     }
     """
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{style}" for style in STYLES}
 
     @dataclass
     class Flushed(Message):
@@ -236,12 +216,26 @@ class Lines(Widget):
             self._painted_to = max(self._painted_to, y + 1)
         return self._with_selection(strip, y)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Straight from the painted rows: Textual would go over every row in sight each time a line is added. A text
+        with a border, a padding or a veil over it is left to Textual."""
+        if self.gutter != NO_GUTTER or self.opacity != 1.0:
+            return super().render_lines(crop)
+        _, background = self.background_colors
+        strips = [self.render_line(y) for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            strips = [strip.apply_filter(line_filter, background) for strip in strips]
+        if crop.column_span != (0, self.size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
+
     def _style(self, names: tuple[str, ...]) -> Style:
         style = self._styles.get(names)
         if style is None:
             style = self.rich_style
+            colours = palette(self.app.theme_variables)
             for name in names:
-                style += self.get_component_rich_style(f"lines--{name}", partial=True)
+                style += colours[name]
             self._styles[names] = style
         return style
 

@@ -6,6 +6,7 @@ unfolded.
 
 from __future__ import annotations
 
+from homebox.tui.answer.code import warm_up
 from homebox.tui.answer.lines import Lines
 
 
@@ -13,6 +14,9 @@ class AnswerView(Lines):
     """`grow` it with the whole text so far, `finish` it once; a text given at the start is finished."""
 
     _unfolded = False
+
+    def on_mount(self) -> None:
+        warm_up()
 
     @property
     def unfolded(self) -> bool:
