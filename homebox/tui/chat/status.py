@@ -20,6 +20,7 @@ from homebox.client.phrases import engine_line, waiting_line
 from homebox.client.sanitise import clean
 from homebox.client.state import ChatState, ConnectionLost, Phase
 from homebox.client.summary import needs_room
+from homebox.errors import ContextLengthExceeded, HomeboxError
 from homebox.wire import events
 
 MOST_LINES = 6  # of a refusal
@@ -48,7 +49,7 @@ def line(
     """`stopped`: the last answer was stopped from here. `health`: what the daemon said of itself when nothing came for
     a while. `note`: what came of the last wish, for a moment. `at`: unix seconds."""
     if now.error is not None:
-        return Line("[!]", clean(now.error.message), clean(now.error.hint or ""), "error")
+        return _refusal(now, now.error)
     if note:
         return Line("[i]", clean(note))
     if away is not None:
@@ -68,6 +69,13 @@ def line(
     if last is not None and last.message.role == "assistant":
         return _ended(last.answer, last.message.state, last.message.detail, stopped)
     return Line()
+
+
+def _refusal(now: Conversation, error: HomeboxError) -> Line:
+    hint = error.hint or ""
+    if isinstance(error, ContextLengthExceeded) and now.known:
+        hint = "/summarise goes on with a summary, /new begins anew."
+    return Line("[!]", clean(error.message).rstrip("."), clean(hint), "error")
 
 
 def _growing(state: ChatState, began: float, me: str, health: dict[str, Any] | None, at: float) -> Line:
