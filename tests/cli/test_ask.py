@@ -446,6 +446,22 @@ def test_a_signal_stops_hangs_up_and_prints_what_arrived(
     assert fake.asked[0].hung_up.wait(5)
 
 
+def test_a_second_ctrl_c_does_not_wait_for_the_daemon(
+    fake: FakeDaemon, homebox: Shell, wait_for: Callable[[Callable[[], object]], None]
+) -> None:
+    row = {"id": "c1", "title": "", "created": 0.0, "updated": 0.0, "messages": 2}
+    fake.when("GET", "/homebox/chats?", lambda exchange: exchange.json({"chats": [row]}))
+    fake.when("POST", "/homebox/chats/c1/turns", lambda exchange: exchange.json({"turn": "t-1"}))
+    fake.when("GET", "/homebox/turns/t-1/events", begun)
+    fake.when("DELETE", "/homebox/turns/t-1", lambda exchange: exchange.wait_for_hang_up())
+    process = homebox.start("ask", "-c", "x")
+    assert process.stdout is not None and process.stdout.read(10) == "The sky is"
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: fake.asked[-1].method == "DELETE")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == -signal.SIGINT
+
+
 def test_a_reader_that_leaves_cancels_without_a_word_and_ends_with_0(
     fake: FakeDaemon, homebox: Shell
 ) -> None:
