@@ -8,8 +8,9 @@ import pwd
 import shlex
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import pytest
 
 from homebox import errors
 from homebox.cli.answer import engine_line
+from homebox.cli.main import main
 from homebox.wire import events
-from tests.cli.conftest import COMMAND, Shell
+from tests.cli.conftest import COMMAND, Ran, Shell
 from tests.cli.golden import check
 from tests.client.fake_daemon import Exchange, FakeDaemon, answer, numbered
 
@@ -376,8 +378,32 @@ OUTCOMES: list[tuple[list[str], Handler | None]] = [
 ]
 
 
+@pytest.fixture
+def ran_here(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ran]]:
+    """The command in this process: for many runs whose promise is what is written and the exit code."""
+    for name in [name for name in os.environ if name.startswith("HOMEBOX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOMEBOX_SOCKET", str(fake.path))
+    monkeypatch.setenv("HOME", str(fake.path.parent))
+    before = signal.getsignal(signal.SIGTERM)
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+
+        def run_here(*args: str) -> Ran:
+            monkeypatch.setattr(sys, "argv", ["homebox", *args])
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as leaving:
+                main()
+            return Ran(int(str(leaving.value.code)), *capsys.readouterr())
+
+        yield run_here
+    signal.signal(signal.SIGTERM, before)
+
+
 def test_every_outcome_has_its_exit_code_and_the_form_that_was_asked_for(
-    fake: FakeDaemon, homebox: Shell
+    fake: FakeDaemon, ran_here: Callable[..., Ran]
 ) -> None:
     seen = []
     for args, handler in OUTCOMES:
@@ -387,7 +413,7 @@ def test_every_outcome_has_its_exit_code_and_the_form_that_was_asked_for(
             fake.when("POST", "/homebox/ask", handler)
         codes = set()
         for form in ([], ["--json"], ["--jsonl"]):
-            ran = homebox("ask", *args, *form)
+            ran = ran_here("ask", *args, *form)
             codes.add(ran.code)
             seen += [
                 f"$ homebox {shlex.join(['ask', *args, *form])}",
