@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from homebox.wire.chats import ChatRow
 
 app = typer.Typer(
-    help="Your conversations: list, read, search, name, branch, delete, export.",
+    help="Your conversations: list, read, search, branch, delete, export.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -38,7 +38,7 @@ COMMANDS = {
     "ask": Entry("homebox.cli.ask:ask", "Ask one question; the answer goes to standard output."),
     "chat": Entry("homebox.cli.chat:chat", "Talk with the model; it remembers what was said."),
     "chats": Entry(
-        "homebox.cli.chats:app", "Your conversations: list, read, search, name, branch, delete, export."
+        "homebox.cli.chats:app", "Your conversations: list, read, search, branch, delete, export."
     ),
     "status": Entry("homebox.cli.status:status", "Is the box up, and is the model loaded?"),
     "top": Entry("homebox.cli.top:top", "Watch the box: who runs what, how fast, in how much memory."),
@@ -139,7 +139,14 @@ def load(name: str, entry: Entry) -> Any:
     for each in _with_subcommands(command):
         each.context_settings.update(HELP_NAMES)
         quicken(each)
+        for param in each.params:
+            if param.param_type_name == "argument":
+                param.display_type_rich = _no_type
     return command
+
+
+def _no_type(ctx: Any) -> None:
+    """Help shows a word by its name: `<list[str]>` behind it says nothing to a person."""
 
 
 def _with_subcommands(command: Any) -> Iterator[Any]:

@@ -8,17 +8,19 @@ import pwd
 import shlex
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from homebox import errors
+from homebox.cli.main import main
 from homebox.client.phrases import engine_line
 from homebox.wire import events
-from tests.cli.conftest import COMMAND, Shell
+from tests.cli.conftest import COMMAND, Ran, Shell
 from tests.cli.golden import check
 from tests.client.fake_daemon import Exchange, FakeDaemon, answer, numbered
 
@@ -379,8 +381,32 @@ OUTCOMES: list[tuple[list[str], Handler | None]] = [
 ]
 
 
+@pytest.fixture
+def ran_here(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ran]]:
+    """The command in this process: for many runs whose promise is what is written and the exit code."""
+    for name in [name for name in os.environ if name.startswith("HOMEBOX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOMEBOX_SOCKET", str(fake.path))
+    monkeypatch.setenv("HOME", str(fake.path.parent))
+    before = signal.getsignal(signal.SIGTERM)
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+
+        def run_here(*args: str) -> Ran:
+            monkeypatch.setattr(sys, "argv", ["homebox", *args])
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as leaving:
+                main()
+            return Ran(int(str(leaving.value.code)), *capsys.readouterr())
+
+        yield run_here
+    signal.signal(signal.SIGTERM, before)
+
+
 def test_every_outcome_has_its_exit_code_and_the_form_that_was_asked_for(
-    fake: FakeDaemon, homebox: Shell
+    fake: FakeDaemon, ran_here: Callable[..., Ran]
 ) -> None:
     seen = []
     for args, handler in OUTCOMES:
@@ -390,7 +416,7 @@ def test_every_outcome_has_its_exit_code_and_the_form_that_was_asked_for(
             fake.when("POST", "/homebox/ask", handler)
         codes = set()
         for form in ([], ["--json"], ["--jsonl"]):
-            ran = homebox("ask", *args, *form)
+            ran = ran_here("ask", *args, *form)
             codes.add(ran.code)
             seen += [
                 f"$ homebox {shlex.join(['ask', *args, *form])}",
@@ -447,6 +473,22 @@ def test_a_signal_stops_hangs_up_and_prints_what_arrived(
         "The sky is" if mode == "--json" else "The sky is\n"
     )
     assert fake.asked[0].hung_up.wait(5)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_daemon(
+    fake: FakeDaemon, homebox: Shell, wait_for: Callable[[Callable[[], object]], None]
+) -> None:
+    row = {"id": "c1", "title": "", "created": 0.0, "updated": 0.0, "messages": 2}
+    fake.when("GET", "/homebox/chats?", lambda exchange: exchange.json({"chats": [row]}))
+    fake.when("POST", "/homebox/chats/c1/turns", lambda exchange: exchange.json({"turn": "t-1"}))
+    fake.when("GET", "/homebox/turns/t-1/events", begun)
+    fake.when("DELETE", "/homebox/turns/t-1", lambda exchange: exchange.wait_for_hang_up())
+    process = homebox.start("ask", "-c", "x")
+    assert process.stdout is not None and process.stdout.read(10) == "The sky is"
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: fake.asked[-1].method == "DELETE")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == -signal.SIGINT
 
 
 def test_a_reader_that_leaves_cancels_without_a_word_and_ends_with_0(

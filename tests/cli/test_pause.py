@@ -151,7 +151,7 @@ def test_a_paused_answer_is_one_line_and_goes_on_below(
         f"the box is paused {PAUSE.words()}; 3 tokens are safe, the answer goes on after homebox resume"
     ).replace("\x1b[31m", "")
     if words[0] == "chat":
-        assert ran.out.splitlines()[2:] == [
+        assert ran.out.splitlines()[3:] == [
             "homebox: The capital",
             f"status: {notice}",
             "homebox:  is Lisbon.",
