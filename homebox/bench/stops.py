@@ -22,8 +22,11 @@ STORY = "Tell me a long story about a small boat."
 
 @dataclass
 class Stop:
+    """`step_ms`: how long a step of the engine took then; one that is under way is waited for."""
+
     told_ms: float
     freed_ms: float
+    step_ms: float
 
 
 def one(daemon: Daemon, text: str) -> Stop:
@@ -45,10 +48,12 @@ def one(daemon: Daemon, text: str) -> Stop:
     if not flowing.wait(scripted.WITHIN_S):
         raise SystemExit("no answer came")
     time.sleep(0.001 * (time.time_ns() % 97))  # at any point of a step, and between any two events
+    step_ms = _snapshot(daemon).step_ms or 0.0
     began = time.monotonic()
     stopping = threading.Thread(target=stream.cancel, args=(daemon, turns[0]))
     stopping.start()
-    scripted.until(lambda: not _held(daemon, turns[0]))
+    # Its row goes when the engine has confirmed that its blocks are free.
+    scripted.until(lambda: all(row.id != turns[0] for row in _snapshot(daemon).streams))
     freed_at = time.monotonic()
     stopping.join()
     reader.join()
@@ -56,11 +61,9 @@ def one(daemon: Daemon, text: str) -> Stop:
         stream.cancel(daemon, turn)
     for name in names:
         chats.delete(daemon, name)
-    return Stop((told_at[0] - began) * 1e3, (freed_at - began) * 1e3)
+    return Stop((told_at[0] - began) * 1e3, (freed_at - began) * 1e3, step_ms)
 
 
-def _held(daemon: Daemon, turn: str) -> bool:
-    """Whether the monitor still shows this answer: its row goes when the engine has confirmed that its blocks are
-    free."""
+def _snapshot(daemon: Daemon) -> events.Snapshot:
     with daemon.open("GET", "/homebox/monitor") as reply:
-        return any(row.id == turn for row in events.decode_snapshot(reply.read()).streams)
+        return events.decode_snapshot(reply.read())

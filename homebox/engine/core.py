@@ -71,6 +71,10 @@ class Engine:
     def step(self) -> bool:
         """Launch what can be launched, collect one step. False where there was none to collect: the caller waits for
         the next request."""
+        if ended := self.scheduler.take_ended():
+            self._tell(
+                ended
+            )  # whoever stopped an answer waits for the step that was under way, not for another one
         while len(self._flights) < self._depth and self._launch():
             pass
         if not self._flights:

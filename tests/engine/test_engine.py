@@ -155,6 +155,25 @@ def test_an_abort_takes_effect_at_the_next_step_also_in_prefill_and_frees_everyt
     assert pool.used == 0 and house.engine.idle
 
 
+def test_who_stops_an_answer_does_not_wait_for_another_step_of_the_others(engine: Make) -> None:
+    house = engine()
+    house.submit(
+        Submit("goes on", "mia", prompt(5), greedy(20)), Submit("stops", "leo", prompt(5, 1), greedy(20))
+    )
+    for _ in range(4):
+        house.engine.step()
+    house.engine.abort("stops")
+    before = len(house.frames)
+    house.engine.step()
+    told = house.frames[before]
+    assert isinstance(told, StepDone) and [(p.id, p.finish) for p in told.progress] == [
+        ("stops", "cancelled")
+    ]
+    assert isinstance(house.frames[before + 1], StepStarted) and told.pool.used > 0
+    house.run()
+    assert house.finish("goes on") == "length" and len(house.tokens("goes on")) == 20
+
+
 def test_a_second_question_finds_the_first_ones_blocks_but_another_person_does_not(engine: Make) -> None:
     house = engine()
     house.submit(Submit("first", "mia", prompt(64), greedy(4)))
