@@ -120,7 +120,7 @@ class Writer:
         if self.random.random() < 0.8:
             return self.paragraph()
         glue = self.random.choice((" ", " ", ""))
-        return [glue.join(f"{self.word()}{self.random.choice(('', ' **', '` '))}" for _ in range(450))]
+        return [glue.join(f"{self.word()}{self.random.choice(('', ' **', '` '))}" for _ in range(250))]
 
     def heading(self) -> list[str]:
         if self.random.random() < 0.3:

@@ -12,8 +12,9 @@ from rich.cells import cell_len
 from homebox.client.sanitise import clean
 from homebox.tui.answer import code
 from homebox.tui.answer.document import Document
+from homebox.tui.answer.inline import inline
 from homebox.tui.answer.rows import copied_text
-from homebox.tui.answer.wrap import _only_narrow
+from homebox.tui.answer.wrap import _only_narrow, wrap
 from tests.tui.model_outputs import Sample, Writer
 
 SEEDS = range(300)
@@ -193,3 +194,18 @@ def test_code_of_every_language_is_drawn_as_it_was_written(language: str) -> Non
         body = document.row(y).body
         assert all(0 <= start < end <= len(body.plain) for start, end, _ in body.spans)
     assert document.codes() == ["\n".join(lines)]
+
+
+def test_a_long_paragraph_breaks_where_it_would_if_it_were_short() -> None:
+    text = " ".join(f"word{n} **bold {n}**" for n in range(300))
+    document = in_pieces(text, 50, random.Random(1))
+    body = inline(text)
+    assert document.text().split("\n") == [body.plain[start:end] for start, end, _ in wrap(body.plain, 50)]
+    bold = [
+        document.row(y).body.plain[max(span.start, row.start) : min(span.end, row.end)]
+        for y in range(document.height)
+        for row in [document.row(y)]
+        for span in row.body.spans
+        if span.start < row.end and span.end > row.start
+    ]
+    assert " ".join(bold) == " ".join(f"bold {n}" for n in range(300))

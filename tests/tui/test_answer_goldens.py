@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 
+from homebox.tui.answer.lines import Lines
 from homebox.tui.answer.rows import Look
 from homebox.tui.answer.thoughts import ThoughtsView
 from homebox.tui.answer.view import AnswerView
 from tests.tui import golden
+from tests.tui.answer_app import painted, run
 
 RICH = """# Three days in Lisbon
 
@@ -60,12 +61,14 @@ class Answer(App[None]):
 
 
 def shown(app: Answer, width: int, *, styled: bool = False) -> str:
-    async def go() -> str:
-        async with app.run_test(size=(width, 46)) as pilot:
-            await pilot.pause()
-            return golden.styled(app) if styled else golden.shown(app)
+    found: list[str] = []
 
-    return asyncio.run(go())
+    async def story(pilot: Pilot[None]) -> None:
+        await painted(pilot, *app.query(Lines))
+        found.append(golden.styled(app) if styled else golden.shown(app))
+
+    run(app, story, (width, 46))
+    return found[0]
 
 
 @pytest.mark.parametrize("width", [80, 60, 40])

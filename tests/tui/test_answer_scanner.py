@@ -148,3 +148,14 @@ def test_cells_of_a_row() -> None:
     assert cells("| a \\| b | c |") == ["a | b", "c"]
     assert cells("a|b") == ["a", "b"]
     assert cells("| |") == [""]
+
+
+def test_a_long_line_of_code_stays_one_line_however_it_comes() -> None:
+    for text in ("```\n" + "x" * 5000 + "\ny\n```\nz", "> ```\n> " + "x " * 3000 + "\n> y"):
+        scanner = Scanner()
+        for at in range(0, len(text), 300):
+            scanner.feed(text[at : at + 300])
+            assert all(len(line) <= LONG for line in scanner.tail().lines)
+        scanner.finish()
+        assert [block.code for block in scanner.blocks] == [block.code for block in blocks(text)]
+        assert len(scanner.blocks[0].lines) == 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 from rich.cells import cell_len
 from textual import on
@@ -15,6 +13,7 @@ from textual.pilot import Pilot
 from homebox.tui.answer.rows import Look
 from homebox.tui.answer.view import AnswerView
 from tests.tui import golden
+from tests.tui.answer_app import painted, run, until
 
 ANSWER = """# Lisbon
 
@@ -49,28 +48,11 @@ class Screen(App[None]):
         self.flushed.append(event.lines_added)
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool], within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        await pilot.pause(0.01)
-
-
-def run(
-    app: App[None], story: Callable[[Pilot[None]], Awaitable[None]], size: tuple[int, int] = (60, 30)
-) -> None:
-    async def go() -> None:
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause()
-            await story(pilot)
-
-    asyncio.run(go())
-
-
 def at_once(text: str, width: int) -> str:
     found: list[str] = []
 
-    async def story(_: Pilot[None]) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        await painted(pilot, view)
         found.append(view.text())
 
     view = AnswerView(text)
@@ -103,8 +85,7 @@ def test_nothing_runs_where_nothing_grows() -> None:
         view.grow(ANSWER[:20])
         view.grow(ANSWER)
         await until(pilot, lambda: len(app.flushed) == 2)
-        assert view._timer is None and not view.auto_refresh
-        assert not [timer for timer in view._timers if timer._active.is_set() and not timer._task.done()]  # type: ignore[union-attr]
+        assert view._timer is None and view.auto_refresh is None
 
     view = AnswerView()
     app = Screen(view)
@@ -118,7 +99,8 @@ def test_while_held_nothing_is_drawn_and_lines_are_counted() -> None:
         view.hold = True
         view.grow("one\ntwo\nthree\n\n" + "wide " * 30)
         view.finish()
-        await pilot.pause(0.2)
+        await pilot.pause()
+        assert view._timer is None
         assert (view.height, view.held_lines, len(app.flushed)) == (2, 4, 1)
         view.hold = False
         await until(pilot, lambda: len(app.flushed) == 2)
@@ -146,7 +128,8 @@ def test_a_text_that_does_not_go_on_from_what_was_there_is_another_text() -> Non
 def test_plain_text_is_left_as_it_was_typed() -> None:
     typed = "  # no heading\n**not bold**\n\n\n    - [x](y)\ttab"
 
-    async def story(_: Pilot[None]) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        await painted(pilot, view)
         assert view.text() == typed.expandtabs(4)
 
     view = AnswerView(typed, plain=True)
@@ -186,6 +169,7 @@ def test_long_code_is_folded_to_its_end_until_it_is_unfolded() -> None:
 
 def test_the_mouse_selects_text_without_frames_and_in_whole_lines() -> None:
     async def story(pilot: Pilot[None]) -> None:
+        await painted(pilot, view)
         await pilot.mouse_down(view, offset=(6, 2))
         await pilot.hover(view, offset=(30, 12))
         await pilot.mouse_up(view, offset=(30, 12))
@@ -215,6 +199,7 @@ def test_a_theme_and_a_width_that_change_are_followed() -> None:
             style = next(iter(view.render_line(0))).style
             return style and style.color
 
+        await painted(pilot, view)
         dark = heading()
         app.theme = "textual-light"
         await until(pilot, lambda: heading() != dark)
@@ -228,7 +213,8 @@ def test_a_theme_and_a_width_that_change_are_followed() -> None:
 
 
 def test_ascii_look_has_only_ascii_around_the_text() -> None:
-    async def story(_: Pilot[None]) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        await painted(pilot, view)
         assert view.text().isascii()
 
     view = AnswerView(ANSWER + "\n| a | b |\n|--|--|\n| 1 | 2 |\n\n> quoted\n\n---\n", look=Look(ascii=True))
@@ -238,7 +224,8 @@ def test_ascii_look_has_only_ascii_around_the_text() -> None:
 def test_nothing_that_drives_a_terminal_is_drawn_though_markup_spells_it() -> None:
     spelled = "&#27;]52;c;x&#7; &#x202e; &#x9b;2J [a](http://x/%1b%5d) `&#27;` \\\x1b <&#x200f;>"
 
-    async def story(_: Pilot[None]) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        await painted(pilot, *app.views)
         shown = "\n".join(golden.lines(app))
         assert not [char for char in shown if ord(char) in {*range(10), *range(11, 32), *range(127, 160)}]
         assert not {"\u202e", "\u200f", "\u2067"} & set(shown)

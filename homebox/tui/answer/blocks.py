@@ -111,5 +111,5 @@ def _cut(text: str) -> int:
 
 
 def _is_balanced(text: str) -> bool:
-    even = all(text.count(mark) % 2 == 0 for mark in ("*", "`", "~~"))
+    even = all(text.count(mark) % 2 == 0 for mark in ("*", "**", "`", "~~"))
     return even and text.count("[") == text.count("]") and text.count("(") == text.count(")")
