@@ -148,7 +148,9 @@ class House:
 async def until(pilot: Pilot[Any], condition: Callable[[], object], within_s: float = 15.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"the condition did not come true: {pilot.app.screen_stack}\n{golden.shown(pilot.app)}"
+        assert time.monotonic() < deadline, (
+            f"the condition did not come true: {pilot.app.screen_stack}\n{golden.shown(pilot.app)}"
+        )
         await asyncio.sleep(0.01)
 
 
