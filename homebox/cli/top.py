@@ -6,7 +6,6 @@ scripts. Others are seen by name and counters, never by their words.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
@@ -66,19 +65,15 @@ def top(
     elif jsonl or not _has_screen():
         _follow(daemon, view, interval, json=jsonl)
     else:
-        _open_screen(daemon, view, interval, readonly=readonly, ascii=ascii or needs_ascii(), theme=theme)
+        _open_screen(
+            daemon, view, interval, readonly=readonly, ascii=ascii or terminal.only_ascii(), theme=theme
+        )
     return 0
 
 
 def snapshot(daemon: connection.Daemon) -> Snapshot:
     """The box at this moment."""
     return msgspec.convert(daemon.json("GET", "/homebox/monitor"), Snapshot)
-
-
-def needs_ascii() -> bool:
-    """Whether this terminal cannot be trusted with more than ASCII: its locale is not UTF-8, or it is a console."""
-    encoding = (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "")
-    return encoding != "utf8" or os.environ.get("TERM", "") in ("linux", "dumb", "")
 
 
 def _has_screen() -> bool:

@@ -250,7 +250,7 @@ class Board:
             ),
             *([part("only mine", "chosen", rank=2)] if self.view.mine else []),
             *([part("only looking", "dim", rank=6)] if self.readonly else []),
-            part(counted, rank=3),
+            *([part(counted, rank=3)] if now else []),
         ]
 
     def has_room_below(self, cells: int, rows: int) -> bool:
