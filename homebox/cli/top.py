@@ -65,7 +65,7 @@ def top(
     elif jsonl or not _has_screen():
         _follow(daemon, view, interval, json=jsonl)
     else:
-        _open_screen(
+        return _open_screen(
             daemon, view, interval, readonly=readonly, ascii=ascii or terminal.only_ascii(), theme=theme
         )
     return 0
@@ -83,11 +83,13 @@ def _has_screen() -> bool:
 
 def _open_screen(
     daemon: connection.Daemon, view: View, interval: float, *, readonly: bool, ascii: bool, theme: str | None
-) -> None:
+) -> int:
     snapshot(daemon)  # no daemon, or no right to look, is said in words before anything is drawn
     from homebox.tui.monitor.app import MonitorApp
 
-    MonitorApp(daemon, view=view, interval_s=interval, readonly=readonly, ascii=ascii, theme=theme).run()
+    app = MonitorApp(daemon, view=view, interval_s=interval, readonly=readonly, ascii=ascii, theme=theme)
+    app.run()
+    return app.return_code or 0
 
 
 def _follow(daemon: connection.Daemon, view: View, interval: float, *, json: bool) -> None:

@@ -183,6 +183,21 @@ def test_on_a_terminal_top_is_a_screen_that_gives_the_terminal_back(box: FakeDae
     assert code == 0 and "\x1b[?1049l" in screen and "\x1b[?25h" in screen
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_however_the_screen_is_ended_the_terminal_is_given_back_in_silence(
+    box: FakeDaemon, homebox: Shell, number: signal.Signals, code: int
+) -> None:
+    watched(box)
+    terminal = homebox.terminal("top")
+    terminal.until("91c4d0")
+    if number is signal.SIGINT:
+        terminal.type("\x03")
+    else:
+        terminal.process.send_signal(number)
+    ended, screen = terminal.end()
+    assert ended == code and "\x1b[?1049l" in screen and "Traceback" not in screen
+
+
 @pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8", "TERM": "linux"}])
 def test_a_terminal_that_may_not_show_more_gets_ascii(
     box: FakeDaemon, homebox: Shell, env: dict[str, str]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from typing import ClassVar
+
 from textual.app import App
+from textual.binding import Binding, BindingType
 
 from homebox.client.connection import Daemon
 from homebox.client.streams import View
@@ -15,6 +20,9 @@ THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 
 class MonitorApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "quit", "leave", id="monitor-leave", priority=True)
+    ]
 
     def __init__(
         self,
@@ -39,4 +47,11 @@ class MonitorApp(App[None]):
         )
 
     def on_mount(self) -> None:
-        self.push_screen(self._monitor, lambda _: self.exit())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is given back, and then it ends
+            loop.add_signal_handler(number, self.exit, None, 128 + number)
+        self.push_screen(self._monitor, self._left)
+
+    def _left(self, _: None) -> None:
+        if self.return_code is None:  # a signal has said already how it ends
+            self.exit()
