@@ -67,7 +67,7 @@ def chat(
       homebox chat -s "You are a patient teacher." "Explain fractions to me."
       homebox chat --plain < questions.txt
     """
-    from homebox.cli import mode
+    from homebox.cli import mode, terminal
     from homebox.cli import prompt as prompts
     from homebox.client import connection, settings
     from homebox.errors import UsageError
@@ -88,7 +88,12 @@ def chat(
     why = mode.why_plain(plain)
     if not why:
         wanted = settings.screens()
-        look = replace(wanted, theme=theme or wanted.theme, mouse=False if no_mouse else wanted.mouse)
+        look = replace(
+            wanted,
+            theme=theme or wanted.theme,
+            mouse=False if no_mouse else wanted.mouse,
+            ascii=terminal.only_ascii() if wanted.ascii is None else wanted.ascii,
+        )
         return _on_screen(
             daemon, look, go_on=go_on, chat=chat_id, model=model, instruction=instruction, first=first
         )

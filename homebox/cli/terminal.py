@@ -27,6 +27,20 @@ def is_dumb() -> bool:
     return os.environ.get("TERM", "dumb") in ("dumb", "")
 
 
+def only_ascii() -> bool:
+    """True for a terminal that is not known to show more: its locale is not UTF-8, or it is the kernel's console.
+
+    Python itself puts C.UTF-8 in the place of a C locale (PEP 538), which says nothing of the terminal."""
+    said = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or "C"
+    if (
+        said == "C.UTF-8"
+        and not os.environ.get("LC_ALL")
+        and os.environ.get("LANG", "C") in ("", "C", "POSIX")
+    ):
+        said = "C"
+    return "utf8" not in said.lower().replace("-", "") or is_dumb() or os.environ.get("TERM") == "linux"
+
+
 def say(text: str) -> None:
     """One line about what is going on, on standard error."""
     print(clean(f"homebox: {text}"), file=sys.stderr, flush=True)

@@ -66,7 +66,7 @@ def top(
     elif jsonl or not _has_screen():
         _follow(daemon, view, interval, json=jsonl)
     else:
-        _open_screen(daemon, view, interval, readonly=readonly, ascii=ascii, theme=theme)
+        return _open_screen(daemon, view, interval, readonly=readonly, ascii=ascii, theme=theme)
     return 0
 
 
@@ -82,13 +82,14 @@ def _has_screen() -> bool:
 
 def _open_screen(
     daemon: connection.Daemon, view: View, interval: float, *, readonly: bool, ascii: bool, theme: str | None
-) -> None:
+) -> int:
     snapshot(daemon)  # no daemon, or no right to look, is said in words before anything is drawn
     from homebox.tui import start
 
     wanted = settings.screens()
-    look = replace(wanted, theme=theme or wanted.theme, ascii=ascii or wanted.ascii)
-    start.top(daemon, look, view=view, interval_s=interval, readonly=readonly)
+    narrow = ascii or (terminal.only_ascii() if wanted.ascii is None else wanted.ascii)
+    look = replace(wanted, theme=theme or wanted.theme, ascii=narrow)
+    return start.top(daemon, look, view=view, interval_s=interval, readonly=readonly)
 
 
 def _follow(daemon: connection.Daemon, view: View, interval: float, *, json: bool) -> None:

@@ -19,7 +19,9 @@ from homebox.wire.frames import FromEngine, Holdings, Progress, StepDone, StepSt
 
 PLACES_EVERY_S = 0.1
 HOLDINGS_EVERY_S = 1.0
-HOLDINGS_REST = 200  # after looking who holds what, so many times as long without: half a percent at most
+HOLDINGS_REST = (
+    200  # after a look at who holds what, so many times as long without one: half a percent at most
+)
 
 
 class StepRunner(Protocol):
@@ -54,7 +56,7 @@ class Engine:
         self._clock = clock
         self._flights: deque[Flight] = deque()
         self._places_at = float("-inf")
-        self._holdings_due = float("-inf")
+        self._holdings_at = self._holdings_rest = float("-inf")
 
     def submit(self, request: Submit) -> None:
         if (refused := self.scheduler.submit(request)) is not None:
@@ -122,8 +124,12 @@ class Engine:
         )
 
     def _holdings(self, now: float) -> Holdings | None:
-        if now < self._holdings_due and self.scheduler.running:
+        """Who holds which blocks, when somebody has come or gone, and now and then as they grow."""
+        scheduler = self.scheduler
+        wanted = scheduler.holders_changed or now - self._holdings_at >= HOLDINGS_EVERY_S
+        if scheduler.running and not (wanted and now >= self._holdings_rest):
             return None
-        found = self.scheduler.holdings()
-        self._holdings_due = now + max(HOLDINGS_EVERY_S, HOLDINGS_REST * (self._clock() - now))
+        found = scheduler.holdings()
+        scheduler.holders_changed = False
+        self._holdings_at, self._holdings_rest = now, now + HOLDINGS_REST * (self._clock() - now)
         return found

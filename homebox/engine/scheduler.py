@@ -80,6 +80,7 @@ class Scheduler:
         self.prefix_hit_tokens = 0
         self.prefix_query_tokens = 0
         self.queue_changed = False
+        self.holders_changed = False
         self._slots = list(range(limits.max_running - 1, -1, -1))
         self._serial = 0
         self._residency = 0
@@ -294,6 +295,7 @@ class Scheduler:
         seq.state, seq.slot = State.RUNNING, self._slots.pop()
         seq.admitted_at, seq.made, seq.passed_over = now, 0, 0
         self.running.append(seq)
+        self.holders_changed = True
         self.running.sort(key=lambda s: s.rank)
         self._entered.append(seq)
 
@@ -473,6 +475,7 @@ class Scheduler:
         self.space.release(seq)
         self._slots.append(seq.slot)
         self.running.remove(seq)
+        self.holders_changed = True
         seq.slot = -1
 
     def check(self) -> None:

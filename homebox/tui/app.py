@@ -6,6 +6,8 @@ gives the terminal back.
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from typing import ClassVar
 
 from textual.app import App
@@ -44,7 +46,14 @@ class HomeboxApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self.set_keymap(self._keys)
-        self.push_screen(self._first, lambda _: self.exit(0))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is given back, and then it ends
+            loop.add_signal_handler(number, self.exit, 128 + number)
+        self.push_screen(self._first, self._left)
+
+    def _left(self, _: None) -> None:
+        if self.return_code is None:  # a signal has said already how it ends
+            self.exit(0)
 
     def action_leave(self) -> None:
         """What stands over a screen is left first."""

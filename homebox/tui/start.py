@@ -5,9 +5,6 @@ Called once it is known that the terminal can be drawn on and that a daemon answ
 
 from __future__ import annotations
 
-import os
-import sys
-
 from homebox.client.connection import Daemon
 from homebox.client.settings import Screens
 from homebox.client.streams import View
@@ -30,7 +27,7 @@ def chat(
 ) -> int:
     """The chat screen, with the conversation `chat` or a new one. Returns the exit code."""
     screen = ChatScreen(
-        daemon, chat=chat, first=first, system=system, options=options, ascii=needs_ascii(wanted)
+        daemon, chat=chat, first=first, system=system, options=options, ascii=bool(wanted.ascii)
     )
     return _run(HomeboxApp(daemon, screen, wanted))
 
@@ -38,18 +35,9 @@ def chat(
 def top(daemon: Daemon, wanted: Screens, *, view: View, interval_s: float, readonly: bool) -> int:
     """The monitor. Returns the exit code."""
     screen = MonitorScreen(
-        daemon, view=view, interval_s=interval_s, readonly=readonly, ascii=needs_ascii(wanted)
+        daemon, view=view, interval_s=interval_s, readonly=readonly, ascii=bool(wanted.ascii)
     )
     return _run(HomeboxApp(daemon, screen, wanted))
-
-
-def needs_ascii(wanted: Screens) -> bool:
-    """Whether this terminal is not to be trusted with more: somebody says so, its locale is not UTF-8, or it is the
-    kernel's own console."""
-    if wanted.ascii is not None:
-        return wanted.ascii
-    encoding = (getattr(sys.stderr, "encoding", "") or "").lower().replace("-", "")
-    return encoding != "utf8" or os.environ.get("TERM", "") in ("linux", "dumb", "")
 
 
 def _run(app: HomeboxApp) -> int:

@@ -203,7 +203,7 @@ class StepDone(msgspec.Struct, frozen=True, tag="step_done"):
     decode_rows: int = 0
     prefill_tokens: int = 0
     places: list[Place] | None = None  # every waiting request, when any place changed
-    holdings: Holdings | None = None  # about once a second, and when nothing runs any more
+    holdings: Holdings | None = None  # when somebody came or went, and about once a second
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):

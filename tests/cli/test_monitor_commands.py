@@ -131,6 +131,103 @@ def test_top_goes_on_with_a_picture_every_interval_until_it_is_stopped(
     assert box.asked[-1].hung_up.wait(5)
 
 
+def test_a_row_that_is_not_wanted_is_in_no_output(box: FakeDaemon, homebox: Shell) -> None:
+    mine = homebox("top", "--once", "--mine").out
+    assert "91c4d0" in mine and "920f1e" not in mine
+    assert [
+        row["id"] for row in json.loads(homebox("top", "--json", "--filter", "state=wait").out)["streams"]
+    ] == ["t-920f1e22"]
+    youngest_first = homebox("top", "--once", "--sort", "-age").out
+    assert youngest_first.index("920f1e") < youngest_first.index("91c4d0")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--filter", "user=dad tok_s<ten"], "filter, character 16: 'ten' is not a number"),
+        (["--sort", "tokens"], "no column 'tokens' to sort by"),
+        (["--json", "--jsonl"], "two different outputs"),
+        (["--interval", "0"], "is not between"),
+        (["--theme", "pink"], "there is no theme 'pink'"),
+    ],
+)
+def test_what_top_cannot_do_is_said_before_anything_is_drawn(
+    box: FakeDaemon, homebox: Shell, args: list[str], says: str
+) -> None:
+    terminal = homebox.terminal("top", *args)
+    code, screen = terminal.end()
+    assert code == 2 and says in screen and "\x1b" not in screen
+
+
+def watched(fake: FakeDaemon) -> None:
+    """The monitor's route as it goes on: one snapshot, and then silence."""
+
+    def answer(exchange: Exchange) -> None:
+        if "interval" not in exchange.asked.path:
+            exchange.json(SNAPSHOT)
+            return
+        exchange.begin()
+        exchange.line(events.encode(SNAPSHOT) + b"\n")
+        exchange.wait_for_hang_up()
+
+    fake.when("GET", "/homebox/monitor", answer)
+
+
+def test_on_a_terminal_top_is_a_screen_that_gives_the_terminal_back(box: FakeDaemon, homebox: Shell) -> None:
+    watched(box)
+    terminal = homebox.terminal("top", LC_ALL="C.UTF-8")
+    terminal.until(r"\x1b\[\?1049h")
+    assert "\u2588" in terminal.until("91c4d0")
+    terminal.type("q")
+    code, screen = terminal.end()
+    assert code == 0 and "\x1b[?1049l" in screen and "\x1b[?25h" in screen
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_however_the_screen_is_ended_the_terminal_is_given_back_in_silence(
+    box: FakeDaemon, homebox: Shell, number: signal.Signals, code: int
+) -> None:
+    watched(box)
+    terminal = homebox.terminal("top")
+    terminal.until("91c4d0")
+    if number is signal.SIGINT:
+        terminal.type("\x03")
+    else:
+        terminal.process.send_signal(number)
+    ended, screen = terminal.end()
+    assert ended == code and "\x1b[?1049l" in screen and "Traceback" not in screen
+
+
+@pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8", "TERM": "linux"}])
+def test_a_terminal_that_may_not_show_more_gets_ascii(
+    box: FakeDaemon, homebox: Shell, env: dict[str, str]
+) -> None:
+    watched(box)
+    terminal = homebox.terminal("top", **env)
+    assert terminal.until("91c4d0").isascii()
+    terminal.type("q")
+    assert terminal.end()[0] == 0
+
+
+def test_a_dumb_terminal_gets_a_picture_below_the_other(box: FakeDaemon, homebox: Shell) -> None:
+    watched(box)
+    terminal = homebox.terminal("top", TERM="dumb")
+    shown = terminal.until("Ctrl-C leaves")
+    assert "\x1b" not in shown and "*anna" in shown
+    terminal.type("\x03")
+    assert terminal.end()[0] == 130
+
+
+def test_without_a_daemon_no_screen_is_opened(homebox: Shell) -> None:
+    code, screen = homebox.terminal("top").end()
+    assert code == 3 and "no daemon is running" in screen and "\x1b" not in screen
+
+
+@pytest.mark.parametrize("args", [["--once"], ["--json"], ["--help"]])
+def test_what_needs_no_screen_imports_none(box: FakeDaemon, homebox: Shell, args: list[str]) -> None:
+    assert not {"textual", "rich", "pygments"} & set(homebox.modules("top", *args))
+
+
 # ---- streams
 
 

@@ -97,14 +97,18 @@ class Board:
         if place is not None:
             self.chosen = rows[max(0, min(len(rows) - 1, place + step))].id
 
+    def name(self, row: StreamRow) -> str:
+        """What the table calls it."""
+        return inline(streams.short_ids([each.id for each in self.rows]).get(row.id, row.id))
+
     def may_not_cancel(self, row: StreamRow) -> str:
         """Why this stream may not be stopped from here; nothing if it may."""
         if self.readonly:
             return "this monitor only looks (--readonly)"
         if row.ended_s is not None:
-            return f"{row.id} has ended"
+            return f"{self.name(row)} has ended"
         if not row.mine and not (self.me and self.me.admin):
-            return f"{row.id} is {row.person}'s; only administrators may stop what is not theirs"
+            return f"{self.name(row)} is {row.person}'s; only administrators may stop what is not theirs"
         return ""
 
     def slower(self, step: int) -> bool:
@@ -250,7 +254,7 @@ class Board:
             ),
             *([part("only mine", "chosen", rank=2)] if self.view.mine else []),
             *([part("only looking", "dim", rank=6)] if self.readonly else []),
-            part(counted, rank=3),
+            *([part(counted, rank=3)] if now else []),
         ]
 
     def has_room_below(self, cells: int, rows: int) -> bool:

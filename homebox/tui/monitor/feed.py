@@ -6,13 +6,14 @@ again with growing pauses. It touches no widget: what it hears it hands to funct
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
 import msgspec
 
 from homebox.client.connection import SILENCE_S, Daemon, Reply
-from homebox.errors import HomeboxError
+from homebox.errors import HomeboxError, NotAllowed, NotFound
 from homebox.wire.events import Snapshot, decode_snapshot
 from homebox.wire.people import PersonRow
 
@@ -64,7 +65,9 @@ class Feed(threading.Thread):
     def _listen(self) -> None:
         """One connection, to its end. Raises HomeboxError."""
         try:
-            self._known(msgspec.convert(self._daemon.json("GET", "/homebox/me"), PersonRow))
+            # Who may look and is not told who they are, as with some keys, stops nobody else's streams.
+            with contextlib.suppress(NotAllowed, NotFound):
+                self._known(msgspec.convert(self._daemon.json("GET", "/homebox/me"), PersonRow))
             path = f"/homebox/monitor?interval={self._interval_s:g}&history=1"
             with self._daemon.open("GET", path, timeout_s=self._interval_s + SILENCE_S) as reply:
                 self._hold(reply)

@@ -27,7 +27,7 @@ from homebox.tui.monitor.board import Board, Pane
 from homebox.tui.monitor.feed import Feed
 from homebox.tui.monitor.question import Question
 from homebox.tui.monitor.widgets import Lines, Rows
-from homebox.wire.events import Snapshot, StreamRow
+from homebox.wire.events import Snapshot
 from homebox.wire.people import PersonRow
 
 NOTICE_S = 6.0
@@ -42,7 +42,7 @@ class MonitorScreen(Screen[None]):
     MonitorScreen { layout: vertical; }
     MonitorScreen #pane { height: 1fr; }
     MonitorScreen #pane.-below { height: auto; max-height: 50%; }
-    MonitorScreen Input { height: 1; border: none; padding: 0 1; }
+    MonitorScreen Input { padding: 0 1; }
     MonitorScreen.-old #top, MonitorScreen.-old Rows { text-opacity: 60%; }
     """
 
@@ -94,7 +94,10 @@ class MonitorScreen(Screen[None]):
         yield Rows(id="rows")
         yield Lines(id="pane")
         yield Input(
-            id="filter", placeholder="user=dad tok_s<10 state=decode, or a word", select_on_focus=False
+            id="filter",
+            placeholder="user=dad tok_s<10 state=decode, or a word",
+            select_on_focus=False,
+            compact=True,
         )
         yield Lines(id="foot")
 
@@ -305,23 +308,22 @@ class MonitorScreen(Screen[None]):
         if why_not := self.board.may_not_cancel(row):
             self._say(why_not)
             return
+        name = self.board.name(row)
         whose = "your" if row.mine else f"{inline(row.person)}'s"
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._stop(row)
+                self._stop(row.id, name)
 
-        self.app.push_screen(
-            Question(f"Stop {whose} {inline(row.id)}? What it has written is kept."), answered
-        )
+        self.app.push_screen(Question(f"Stop {whose} {name}? What it has written is kept."), answered)
 
     @work(thread=True, exit_on_error=False)
-    def _stop(self, row: StreamRow) -> None:
+    def _stop(self, stream_id: str, name: str) -> None:
         try:
-            stream.cancel(self._daemon, quote(row.id, safe=""))
-            words = f"{row.id} stopped"
+            stream.cancel(self._daemon, quote(stream_id, safe=""))
+            words = f"{name} stopped"
         except NotFound:
-            words = f"{row.id} had already ended"
+            words = f"{name} had already ended"
         except HomeboxError as error:
             words = error.message
         self.post_message(self.Stopped(words))
