@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import pty
 import re
 import select
@@ -16,12 +17,20 @@ from pathlib import Path
 
 import pytest
 
+from homebox import cli, client, wire
+from tests import forks
 from tests.client.fake_daemon import FakeDaemon
 from tests.daemon.box import Box, running
 from tests.daemon.tiny_model import build
+from tests.forks import COMMAND, Fork
 
 DEADLINE_S = 20.0
-COMMAND = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
+# Imported once for all commands; that each of these can be imported alone is a test of its own.
+OURS = tuple(
+    found.name
+    for package in (cli, client, wire)
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+)
 
 
 @dataclass(frozen=True)
@@ -36,14 +45,14 @@ class Terminal:
 
     def __init__(self, args: list[str], env: dict[str, str], stdout: int | None = None) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
+        self.process = Fork(
             [*COMMAND, *args],
+            imports=OURS,
+            terminal=True,
             stdin=slave,
             stdout=slave if stdout is None else stdout,
             stderr=slave,
             env=env,
-            start_new_session=True,
-            preexec_fn=lambda: _take_terminal(),
         )
         os.close(slave)
         self.screen = ""
@@ -98,13 +107,6 @@ class Terminal:
         return bool(data)
 
 
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 class Shell:
     """Runs `homebox` with the environment of this test."""
 
@@ -114,13 +116,12 @@ class Shell:
         self._terminals: list[Terminal] = []
 
     def __call__(self, *args: str, stdin: str | bytes | None = "", **env: str) -> Ran:
-        done = subprocess.run(
+        done = forks.run(
             [*COMMAND, *args],
+            imports=OURS,
             input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
             env=self.env | env,
             timeout=DEADLINE_S,
-            check=False,
         )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -142,8 +143,9 @@ class Shell:
         return done.stderr.splitlines()[-1].split()
 
     def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = Fork(
             [*COMMAND, *args],
+            imports=OURS,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
