@@ -24,7 +24,7 @@ print(json.dumps({
     "open": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],
     "streams": [[s.encoding, s.errors, s.line_buffering, s.newlines] for s in (sys.stdin, sys.stdout, sys.stderr)],
     "signals": {s.name: str(signal.getsignal(s)).split(" at ")[0] for s in signal.valid_signals() if hasattr(s, "name")},
-    "ours": [name for name in sys.modules if name.split(".")[0] == "homebox"], "defined": sorted(globals()),
+    "defined": sorted(globals()),
 }))
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import pty
 import re
 import select
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from homebox import cli, client, wire
 from tests import forks
 from tests.client.fake_daemon import FakeDaemon
 from tests.daemon.box import Box, running
@@ -25,12 +23,6 @@ from tests.daemon.tiny_model import build
 from tests.forks import COMMAND, Fork
 
 DEADLINE_S = 20.0
-# Imported once for all commands; that each of these can be imported alone is a test of its own.
-OURS = tuple(
-    found.name
-    for package in (cli, client, wire)
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-)
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,6 @@ class Terminal:
         self._master, slave = pty.openpty()
         self.process = Fork(
             [*COMMAND, *args],
-            imports=OURS,
             terminal=True,
             stdin=slave,
             stdout=slave if stdout is None else stdout,
@@ -118,7 +109,6 @@ class Shell:
     def __call__(self, *args: str, stdin: str | bytes | None = "", **env: str) -> Ran:
         done = forks.run(
             [*COMMAND, *args],
-            imports=OURS,
             input=stdin.encode() if isinstance(stdin, str) else stdin,
             env=self.env | env,
             timeout=DEADLINE_S,
@@ -145,7 +135,6 @@ class Shell:
     def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
         process = Fork(
             [*COMMAND, *args],
-            imports=OURS,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

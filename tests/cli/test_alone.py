@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.cli.conftest import OURS
+from tests.forks import OURS
 
 # One child for each: nothing of ours is imported before it.
 CODE = """
