@@ -23,10 +23,11 @@ from homebox.backup.restore import restore, verify
 from homebox.backup.save import save_to_file
 from homebox.daemon import lock
 from homebox.errors import BadFile, Busy, HomeboxError, NoSpace, NotAllowed, NotFound, UsageError
+from tests import forks
+from tests.forks import COMMAND, Fork
 
 from .household import MESSAGES, PEOPLE, everything, make, messages, open_chats, plain, rows
 
-HOMEBOX = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
 NOBODY = 65534
 
 
@@ -53,7 +54,7 @@ def reachable() -> Iterator[Path]:
 
 
 def homebox(*args: str, **more: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*HOMEBOX, *args], capture_output=True, timeout=60, **more)  # type: ignore[call-overload,no-any-return]
+    return forks.run([*COMMAND, *args], timeout=60, **more)
 
 
 # ---- there and back
@@ -119,7 +120,7 @@ def test_what_a_crash_left_in_the_log_of_a_database_is_saved_too(state: Path, tm
         "c.execute('PRAGMA wal_autocheckpoint = 0')\n"
         "c.execute(\"INSERT INTO messages (text) VALUES ('last words')\"); c.commit(); os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parents[2]), str(state)], check=False)
+    forks.run([sys.executable, "-c", code, str(Path(__file__).parents[2]), str(state)])
     assert (state / "chats" / "ben.db-wal").stat().st_size
     save_to_file(tmp_path / "b.tar.gz", state, tmp_path / "none")
     restore(tmp_path / "b.tar.gz", tmp_path / "new", tmp_path / "none")
@@ -209,8 +210,8 @@ def test_a_pipe_whose_reader_leaves_is_no_success_and_none_can_be_restored_from(
     state: Path, tmp_path: Path
 ) -> None:
     (state / "audit.jsonl").write_bytes(os.urandom(500_000))
-    save = subprocess.Popen(
-        [*HOMEBOX, "backup", "-", "--state", str(state)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    save = Fork(
+        [*COMMAND, "backup", "-", "--state", str(state)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert save.stdout and save.stderr and save.stdout.read(10)
     save.stdout.close()
@@ -293,7 +294,7 @@ def holding(state: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process has the state directory, as a daemon has."""
     code = "import sys; from pathlib import Path; from homebox.daemon import lock\n"
     code += "held = lock.hold(Path(sys.argv[1])); print('ready', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
+    with Fork(
         [sys.executable, "-c", code, str(state)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout and process.stdout.readline() == "ready\n"

@@ -34,7 +34,7 @@ def seen(box: Box, keys: dict[str, str]) -> dict[str, Any]:
     """All that each person can see of their own."""
     out: dict[str, Any] = {}
     for person, key in keys.items():
-        with httpx.Client(base_url=box.address, headers={"x-api-key": key}, timeout=20) as client:
+        with box.far(**{"x-api-key": key}) as client:
             chats = client.get("/homebox/chats").json()["chats"]
             shown = {each["id"]: client.get(f"/homebox/chats/{each['id']}?all=1").json() for each in chats}
             me = client.get("/homebox/me").json()
@@ -50,7 +50,7 @@ def test_a_running_household_is_saved_and_lives_on_elsewhere(model: Path, tmp_pa
     with running(model, state, listen="127.0.0.1:0") as box:
         assert box.http.put("/homebox/people/anna", json={"role": "kid"}).status_code == 200
         for key in keys.values():
-            with httpx.Client(base_url=box.address, headers={"x-api-key": key}, timeout=20) as client:
+            with box.far(**{"x-api-key": key}) as client:
                 for chat in ("c1", "c2"):
                     for number in range(3):
                         say(client, chat, number)

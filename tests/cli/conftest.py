@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.client.fake_daemon import FakeDaemon
 from tests.daemon.box import Box, running
 from tests.daemon.tiny_model import build
+from tests.forks import COMMAND, Fork
 
 DEADLINE_S = 20.0
-COMMAND = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,13 @@ class Terminal:
 
     def __init__(self, args: list[str], env: dict[str, str], stdout: int | None = None) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
+        self.process = Fork(
             [*COMMAND, *args],
+            terminal=True,
             stdin=slave,
             stdout=slave if stdout is None else stdout,
             stderr=slave,
             env=env,
-            start_new_session=True,
-            preexec_fn=lambda: _take_terminal(),
         )
         os.close(slave)
         self.screen = ""
@@ -98,13 +98,6 @@ class Terminal:
         return bool(data)
 
 
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 class Shell:
     """Runs `homebox` with the environment of this test."""
 
@@ -114,13 +107,11 @@ class Shell:
         self._terminals: list[Terminal] = []
 
     def __call__(self, *args: str, stdin: str | bytes | None = "", **env: str) -> Ran:
-        done = subprocess.run(
+        done = forks.run(
             [*COMMAND, *args],
             input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
             env=self.env | env,
             timeout=DEADLINE_S,
-            check=False,
         )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -142,7 +133,7 @@ class Shell:
         return done.stderr.splitlines()[-1].split()
 
     def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = Fork(
             [*COMMAND, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -13,7 +13,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from homebox.cli.audit import row
@@ -80,7 +79,7 @@ def test_a_refusal_and_a_failure_are_one_line_each(box: Box) -> None:
 def test_a_key_is_named_by_nothing_that_opens_the_door(model: Path, tmp_path: Path) -> None:
     key = Keys(tmp_path).new("kitchen")
     with running(model, tmp_path, listen="127.0.0.1:0") as box:
-        with httpx.Client(base_url=box.address) as far:
+        with box.far() as far:
             assert far.get(f"/k/{key}/v1/models/{SECRET}").status_code == 404
             assert far.get("/v1/models", headers={"x-api-key": key + "x"}).status_code == 401
         found = until(lambda: len(lines(box)) == 2 and lines(box))

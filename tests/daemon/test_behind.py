@@ -29,7 +29,7 @@ class House:
         self.other = self._client(keys.new("bot"))
 
     def _client(self, key: str) -> httpx.Client:
-        return httpx.Client(base_url=self.box.address, headers={"x-api-key": key})
+        return self.box.far(**{"x-api-key": key})
 
     def who(self, client: httpx.Client, headers: dict[str, str], **body: object) -> str:
         """Whose request the engine got."""

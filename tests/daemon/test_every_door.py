@@ -28,7 +28,7 @@ FOR_MONITORS = {
 class Doors:
     def __init__(self, box: Box, state: Path) -> None:
         self.box, self.keys = box, Keys(state)
-        self.tcp = httpx.Client(base_url=box.address)
+        self.tcp = box.far()
         good = self.keys.new("anna")
         revoked, expired = self.keys.new("ben"), self.keys.new("mia", expires=time.time() + 0.05)
         self.keys.revoke(revoked.split("_")[1])

@@ -24,7 +24,7 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 class Doors:
     def __init__(self, box: Box, state: Path, key: str) -> None:
         self.box, self.state, self.key = box, state, key
-        self.tcp = httpx.Client(base_url=box.address)
+        self.tcp = box.far()
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return self.tcp.get(path, headers=headers)

@@ -6,7 +6,6 @@ import socket
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 from homebox.daemon import serve
@@ -26,7 +25,7 @@ def test_a_connection_without_a_whole_request_is_closed_and_an_answer_is_not(
     with running(model, tmp_path, listen="127.0.0.1:0") as box:
         body = {"messages": [{"role": "user", "content": "[[forever]] [[pace=20]]"}], "stream": True}
         with (
-            httpx.Client(base_url=box.address, headers={"x-api-key": key}, timeout=20) as anna,
+            box.far(**{"x-api-key": key}) as anna,
             anna.stream("POST", "/v1/chat/completions", json=body) as answer,
         ):
             assert answer.status_code == 200

@@ -30,7 +30,7 @@ CHAT, ASK = "/v1/chat/completions", "/homebox/ask"
 class House:
     def __init__(self, box: Box, key: str) -> None:
         self.box = box
-        self.leo = httpx.Client(base_url=box.address, headers={"x-api-key": key})
+        self.leo = box.far(**{"x-api-key": key})
 
     def prompt(self, client: httpx.Client, path: str, body: dict[str, Any]) -> str:
         """What the engine was given for this request."""

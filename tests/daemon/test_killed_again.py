@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from homebox.daemon.keys import Keys
+from tests.forks import SERVER, Fork
 
 from .box import SCRIPT, state_with
 
@@ -37,7 +38,9 @@ asyncio.run(run(settings, command={SCRIPT!r}, ready=ready))
 @contextmanager
 def serving(state: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-c", SERVE, str(state), str(state / "run" / "api.sock")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with Fork(
+        command, imports=SERVER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout
             yield process, f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -56,7 +59,10 @@ class Talker:
 
     def client(self, address: str) -> httpx.Client:
         return httpx.Client(
-            base_url=address, timeout=httpx.Timeout(20), headers={"Authorization": f"Bearer {self.key}"}
+            verify=False,
+            base_url=address,
+            timeout=httpx.Timeout(20),
+            headers={"Authorization": f"Bearer {self.key}"},
         )
 
     def script(self, number: int) -> str:

@@ -16,6 +16,8 @@ import pytest
 
 from homebox.daemon.keys import Keys
 from homebox.daemon.usage import Usage
+from tests import forks
+from tests.forks import SERVER, Fork
 
 from .box import Box, read_events, running, state_with, text_of, until
 from .test_chats_survive import fill, say
@@ -32,7 +34,7 @@ def test_a_program_that_looks_at_a_file_meanwhile_costs_nothing_that_is_said_aft
         say(daemon.http, "c", "[[say=one]]", "k1")
         assert daemon.http.get("/homebox/chats/c").status_code == 200  # both connections are open now
         (path,) = (tmp_path / "chats").glob("*.db")
-        subprocess.run([sys.executable, "-c", COPY, str(path), str(tmp_path / "copy.db")], check=True)
+        assert forks.run([sys.executable, "-c", COPY, str(path), str(tmp_path / "copy.db")]).returncode == 0
         second = say(daemon.http, "c2", "[[say=two]]", "k2")
         daemon.process.kill()
         daemon.process.wait()
@@ -98,7 +100,9 @@ def test_a_hang_up_while_the_daemon_is_put_together_is_a_reload_and_not_its_end(
 ) -> None:
     state = state_with(model, tmp_path)
     command = [sys.executable, "-c", HANG_UP_EARLY, str(state)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with Fork(
+        command, imports=SERVER, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr
         lines = iter(process.stderr.readline, "")
         assert any("configuration read again" in line for line in lines)
@@ -167,4 +171,4 @@ def test_a_revoked_key_ends_its_chat_turn_with_the_text_kept_also_after_a_defect
 
 
 def anna(box: Box, key: str) -> httpx.Client:
-    return httpx.Client(base_url=box.address, headers={"Authorization": f"Bearer {key}"}, timeout=20)
+    return box.far(Authorization=f"Bearer {key}")

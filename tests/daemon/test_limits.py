@@ -275,12 +275,12 @@ def test_limits_are_of_the_person_over_all_keys_and_sockets_and_survive_a_restar
         box.house.people.set("anna", rules=Rules(tokens_per_day=200))
         spent = []
         for headers in ({"x-api-key": keys[0]}, {"Authorization": f"Bearer {keys[1]}"}):
-            with httpx.Client(base_url=box.address, headers=headers) as client:
+            with box.far(**headers) as client:
                 spent.append(box.chat(FOREVER, client, max_tokens=30).json()["usage"]["total_tokens"])
         with box.client(**{"X-Homebox-As": "anna"}) as local:
             assert local.get("/homebox/me").json()["tokens_today"] == sum(spent)
     with running(model, state, listen="127.0.0.1:0", clock=clock) as box:
-        with httpx.Client(base_url=box.address, headers={"x-api-key": keys[0]}) as client:
+        with box.far(**{"x-api-key": keys[0]}) as client:
             last = box.chat(FOREVER, client).json()["usage"]["total_tokens"]
             assert sum(spent) + last == 200
             assert box.chat("more", client).status_code == 429

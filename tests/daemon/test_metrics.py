@@ -231,7 +231,7 @@ def test_two_daemons_in_one_process_count_apart(model: Path, tmp_path: Path) -> 
 
 def test_on_tcp_it_takes_a_key(model: Path, tmp_path: Path) -> None:
     key = Keys(tmp_path).new("prometheus")
-    with running(model, tmp_path, listen="127.0.0.1:0") as box, httpx.Client(base_url=box.address) as far:
+    with running(model, tmp_path, listen="127.0.0.1:0") as box, box.far() as far:
         assert far.get("/metrics").status_code == 401
         seen = far.get("/metrics", headers={"Authorization": f"Bearer {key}"})
         assert seen.status_code == 200 and Scraped(seen.text)("refusals_total", code="invalid_api_key") == 1

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from homebox.daemon.notify import Notifier
+from tests.forks import SERVER, Fork
 
 from .box import state_with
 from .test_serve import SERVE
@@ -62,8 +63,12 @@ def daemon(
     }
     state, path = state_with(model, folder), folder / "api.sock"
     command = [sys.executable, SERVE, str(state), str(path), "5", *(["quick"] if quick else [])]
-    process = subprocess.Popen(
-        command, env=os.environ | told | env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    process = Fork(
+        command,
+        imports=SERVER,
+        env=os.environ | told | env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         yield process

@@ -27,7 +27,7 @@ def shared(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bo
 
 @pytest.fixture
 def client(shared: Box) -> Iterator[openai.OpenAI]:
-    transport = httpx2.HTTPTransport(uds=shared.socket)
+    transport = httpx2.HTTPTransport(uds=shared.socket, verify=False)
     with openai.OpenAI(
         base_url="http://box/v1",
         api_key="none",

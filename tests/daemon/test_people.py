@@ -34,7 +34,7 @@ class House:
         self.keys, self.people = Keys(state), Household(state)  # as another process has them
 
     def client(self, key: str) -> httpx.Client:
-        return httpx.Client(base_url=self.box.address, headers={"x-api-key": key})
+        return self.box.far(**{"x-api-key": key})
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +283,7 @@ def test_the_file_is_for_its_owner_only_and_one_that_is_broken_makes_nobody_an_a
     assert people.path.stat().st_mode & 0o777 == 0o600
     with running(model, state, listen="127.0.0.1:0") as box:
         people.path.write_text('{"people": {"mia": {"role": "kdi"}}}')
-        mia = httpx.Client(base_url=box.address, headers={"x-api-key": key})
+        mia = box.far(**{"x-api-key": key})
         answer = mia.get("/v1/models")
         assert answer.status_code == 503 and "who is who" in answer.text
         assert box.http.get("/v1/models").status_code == 200  # somebody must be able to mend it

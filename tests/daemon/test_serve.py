@@ -32,6 +32,8 @@ from homebox.daemon.serve import run
 from homebox.daemon.supervisor import Patience
 from homebox.errors import UsageError
 from homebox.wire import events
+from tests import forks
+from tests.forks import COMMAND, SERVER, Fork
 
 from .box import SCRIPT, read_events, state_with, text_of, until
 
@@ -42,7 +44,7 @@ class Process:
     def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
         self.process, self.path = process, path
         self.http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(path)), base_url="http://box", timeout=20
+            transport=httpx.HTTPTransport(uds=str(path), verify=False), base_url="http://box", timeout=20
         )
 
     def ask(self, content: str, **options: object) -> httpx.Response:
@@ -68,7 +70,8 @@ def served(model: Path, folder: Path, drain_s: float = 5.0) -> Iterator[Process]
     state = folder if (folder / "models").exists() else state_with(model, folder)
     path = folder / "run" / "api.sock"
     command = [sys.executable, SERVE, str(state), str(path), str(drain_s)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with Fork(command, imports=SERVER, **pipes) as process:
         try:
             assert process.stdout and process.stdout.readline() == "ready\n"
             yield Process(process, path)
@@ -224,10 +227,8 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def serve_command(*arguments: str, state: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from homebox.cli.main import main; main()", *arguments],
-        env=os.environ | {"HOMEBOX_STATE_DIR": str(state)}, capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
+    env = os.environ | {"HOMEBOX_STATE_DIR": str(state)}
+    return forks.run([*COMMAND, *arguments], imports=SERVER, env=env, text=True, timeout=20)
 
 
 def test_the_command_checks_before_it_opens_anything(model: Path, tmp_path: Path) -> None:

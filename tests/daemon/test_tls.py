@@ -9,7 +9,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,8 @@ from homebox.config import Settings
 from homebox.daemon import tls
 from homebox.daemon.keys import Keys
 from homebox.errors import DaemonUnreachable, UsageError
+from tests import forks
+from tests.forks import COMMAND
 
 from .box import Box, running, state_with
 from .certificates import dated, valid
@@ -35,7 +36,6 @@ from .certificates import dated, valid
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="the program openssl is not installed"
 )
-HOMEBOX = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
 
 
 @dataclass
@@ -59,9 +59,7 @@ class Remote:
         """Our own client on a computer that has no daemon."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HOMEBOX_")}
         remote = {"HOMEBOX_URL": self.url, "HOMEBOX_KEY": self.key, "HOMEBOX_CA": str(self.cert)}
-        return subprocess.run(
-            [*HOMEBOX, *args], env=clean | remote | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
-        )  # fmt: skip
+        return forks.run([*COMMAND, *args], env=clean | remote | env, input="", text=True, timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +123,10 @@ def test_the_same_commands_work_from_another_computer(remote: Remote) -> None:
     assert "nothing is running" in remote.command("streams", "list").stderr
     listed = remote.command("models", "list")
     assert listed.stdout.startswith("tiny "), listed.stderr
-    chat = subprocess.run(
-        [*HOMEBOX, "chat"],
+    chat = forks.run(
+        [*COMMAND, "chat"],
         env=os.environ | {"HOMEBOX_URL": remote.url, "HOMEBOX_KEY": remote.key, "HOMEBOX_CA": str(remote.cert)},
-        input="[[say=good_morning]]\n", capture_output=True, text=True, timeout=30,
+        input="[[say=good_morning]]\n", text=True, timeout=30,
     )  # fmt: skip
     assert "good morning" in chat.stdout, chat.stderr
 
@@ -312,7 +310,7 @@ def test_a_made_certificate_holds_this_machines_names_and_its_key_is_its_owners_
 
 def test_the_command_says_what_to_do_with_the_certificate_and_overwrites_none(tmp_path: Path) -> None:
     def new(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*HOMEBOX, "tls", "new", *args], capture_output=True, text=True, timeout=30)
+        return forks.run([*COMMAND, "tls", "new", *args], text=True, timeout=30)
 
     made = new("--out", str(tmp_path), "--host", "box.home", "--host", "192.168.7.7")
     assert made.returncode == 0, made.stderr

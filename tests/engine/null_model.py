@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import chain, pairwise
 
 from homebox.engine.blocks import KVSpace
-from homebox.engine.plan import Outcome, StepPlan, StepResult, decode, encode
+from homebox.engine.plan import Outcome, Row, StepPlan, StepResult, decode, encode
 
 VOCABULARY = 50
 END = 49
@@ -31,50 +32,67 @@ def expected(prompt: Sequence[int], max_tokens: int, limit: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+Cell = tuple[int, int]  # a token, and the digest of all tokens up to it
+NOTHING: Cell = (-1, -1)
+
+
 class NullRunner:
     def __init__(self, space: KVSpace, step_ms: float = 10.0, token_ms: float = 0.0) -> None:
         self.space = space
         self.step_ms = step_ms
         self.token_ms = token_ms
-        self.memory: list[dict[int, tuple[int, int]]] = [{} for _ in space.pools]
+        # Of each group: block, to what its slots hold.
+        self.memory: list[dict[int, list[Cell]]] = [{} for _ in space.pools]
         self.pool: dict[int, int] = {}
+        # What a row saw in its last step, which was right. Looking at it again is comparing two lists.
+        self._seen: dict[tuple[int, int], tuple[int, list[Cell]]] = {}
 
     def launch(self, plan: StepPlan) -> StepPlan:
         return decode(encode(plan))  # a plan is only what can be written down
 
     def collect(self, plan: StepPlan) -> StepResult:
-        size = self.space.block_size
         outcomes = []
         for row in plan.rows:
-            end = row.start + row.count
             tokens = row.tokens or (self.pool[row.slot],)
             assert len(tokens) == row.count
-            sequence: list[int] = []
-            for group, table in enumerate(row.tables):
-                window = self.space.groups[group].window
-                first = 0 if window is None else max(0, row.start - window + 1)
-                held = {table[p // size] for p in range(first, end)}
-                assert -1 not in held, "a visible block was given back"
-                assert all(self.space.pools[group].refs[b] for b in held), (
-                    "a block in use by a running step is free"
-                )
-                memory = self.memory[group]
-                slots = [-1 if b < 0 else b * size + i for b in table for i in range(size)]
-                digest = memory[slots[row.start - 1]][1] if row.start else 0
-                for position, token in zip(range(row.start, end), tokens, strict=True):
-                    digest = zlib.crc32(bytes([token]), digest)
-                    memory[slots[position]] = token, digest
-                for p in range(first + 1, end):
-                    token, digest = memory[slots[p]]
-                    assert digest == zlib.crc32(bytes([token]), memory[slots[p - 1]][1]), (
-                        "KV of another sequence"
-                    )
-                if window is None:
-                    sequence = [memory[slots[p]][0] for p in range(end)]
+            digests = [self._compute(row, group, tokens) for group in range(len(row.tables))]
             outcome = Outcome()
             if row.sample:
-                self.pool[row.slot] = next_token(sequence)
+                whole = next(
+                    digest
+                    for digest, group in zip(digests, self.space.groups, strict=True)
+                    if group.window is None
+                )
+                self.pool[row.slot] = whole % VOCABULARY  # as `next_token` of all that was read back
                 outcome = Outcome(token=self.pool[row.slot])
             outcomes.append(outcome)
         step_ms = self.step_ms + self.token_ms * sum(row.count for row in plan.rows)
         return StepResult(plan.step, tuple(outcomes), step_ms)
+
+    def _compute(self, row: Row, group: int, tokens: Sequence[int]) -> int:
+        """Write the row's tokens into one group's memory, look at all that the last of them can see, and return its
+        digest."""
+        size, table, memory = self.space.block_size, row.tables[group], self.memory[group]
+        window, refs = self.space.groups[group].window, self.space.pools[group].refs
+        end = row.start + row.count
+        first = 0 if window is None else max(0, row.start - window + 1)
+        held = table[first // size : -(-end // size)]
+        assert -1 not in held, "a visible block was given back"
+        assert all(refs[block] for block in held), "a block in use by a running step is free"
+        digest = memory[table[(row.start - 1) // size]][(row.start - 1) % size][1] if row.start else 0
+        for position, token in zip(range(row.start, end), tokens, strict=True):
+            digest = zlib.crc32(bytes([token]), digest)
+            memory.setdefault(table[position // size], [NOTHING] * size)[position % size] = token, digest
+        before = first // size * size
+        cells = list(chain.from_iterable(memory[block] for block in held))[first - before : end - before]
+        self._look(cells, first, (group, row.slot))
+        return digest
+
+    def _look(self, cells: list[Cell], first: int, row: tuple[int, int]) -> None:
+        seen_first, seen = self._seen.get(row, (0, []))
+        known = len(seen) if seen_first == first and cells[: len(seen)] == seen else 0
+        if first == known == 0:
+            assert cells[0] == (cells[0][0], zlib.crc32(bytes([cells[0][0]]))), "KV of another sequence"
+        for (_, before), (token, digest) in pairwise(cells[max(0, known - 1) :]):
+            assert digest == zlib.crc32(bytes([token]), before), "KV of another sequence"
+        self._seen[row] = first, cells

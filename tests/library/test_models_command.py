@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-RUN = "import sys; from homebox.cli.main import main; sys.argv[0] = 'homebox'; main()"
+from tests import forks
+from tests.forks import COMMAND
 
 
 @pytest.fixture
@@ -19,12 +20,10 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def homebox(state: Path, *words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+def homebox(state: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HOMEBOX_STATE_DIR": str(state)}
-    return subprocess.run(
-        [sys.executable, "-c", RUN, "models", *map(str, words)],
-        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **options,
-    )  # fmt: skip
+    command = [*COMMAND, "models", *map(str, words)]
+    return forks.run(command, env=environment, input="", text=True, timeout=60)
 
 
 def test_a_model_is_adopted_listed_shown_verified_and_removed(state: Path, gguf_file: Path) -> None:
@@ -96,10 +95,8 @@ def test_installing_and_reading_models_needs_no_tensor_library() -> None:
 def test_on_a_terminal_progress_is_a_bar_that_is_gone_at_the_end(state: Path, gguf_file: Path) -> None:
     mine, theirs = pty.openpty()
     environment = os.environ | {"HOMEBOX_STATE_DIR": str(state), "TERM": "xterm"}
-    command = [sys.executable, "-c", RUN, "models", "adopt", str(gguf_file)]
-    done = subprocess.run(
-        command, env=environment, stderr=theirs, stdout=subprocess.PIPE, text=True, timeout=60
-    )
+    command = [*COMMAND, "models", "adopt", str(gguf_file)]
+    done = forks.run(command, env=environment, stderr=theirs, text=True, timeout=60)
     os.close(theirs)
     shown = os.read(mine, 65536).decode()
     os.close(mine)
