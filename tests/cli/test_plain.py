@@ -19,7 +19,8 @@ import pytest
 from homebox import errors
 from homebox.cli import mode, plain_commands
 from homebox.cli.chat import chat
-from homebox.client import commands, patience
+from homebox.client import commands, patience, summary
+from homebox.client.state import ChatState
 from homebox.wire import events
 from tests.cli.golden import check
 from tests.client.fake_daemon import Asked, Exchange, FakeDaemon, answer, numbered
@@ -360,14 +361,16 @@ def test_a_conversation_is_written_to_a_file_that_is_not_there_yet(
 def test_a_summary_is_read_out_and_goes_with_the_first_message_of_a_new_conversation(
     fake: FakeDaemon, shelf: dict[str, Any], talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def summarise(daemon: object, view: Any, *, on_progress: Callable[[str], None]) -> str:
-        on_progress("reading 2 messages")
+    def summarise(daemon: object, view: Any, *, on_progress: Callable[[summary.Progress], None]) -> str:
+        on_progress(summary.Progress(1, 2, ChatState()))
+        on_progress(summary.Progress(1, 2, ChatState(text="more")))
         return f"Summary of {view.title}."
 
-    monkeypatch.setitem(sys.modules, "homebox.client.summary", SimpleNamespace(summarise=summarise))
+    monkeypatch.setattr(summary, "summarise", summarise)
     out = talk("/summarise", "go on", chat_id="c1")[1]
-    assert "status: reading 2 messages\nhomebox: Summary of Trip to Lisbon.\n" in out
-    assert said(fake)[-1].body["text"] == "go on\n\nSummary of Trip to Lisbon."
+    assert "status: summarising: piece 1 of 2\nhomebox: Summary of Trip to Lisbon.\n" in out
+    first = summary.first_message("Trip to Lisbon", "Summary of Trip to Lisbon.")
+    assert said(fake)[-1].body["text"] == f"go on\n\n{first}"
     assert not said(fake)[-1].path.startswith("/homebox/chats/c1/")
 
 

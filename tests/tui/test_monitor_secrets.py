@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from homebox.tui.app import HomeboxApp
-from homebox.tui.monitor.screen import MonitorScreen
 
 from homebox.cli import figures
 from homebox.client.connection import Daemon
+from homebox.tui.app import HomeboxApp
+from homebox.tui.monitor.screen import MonitorScreen
 from homebox.wire import events
 from tests.daemon.box import Box, running
 from tests.daemon.box import until as wait
