@@ -206,6 +206,7 @@ def test_a_theme_and_a_width_that_change_are_followed() -> None:
         await pilot.resize_terminal(30, 20)
         await until(pilot, lambda: view.size.width <= 30 and "\n  1. monastery" in view.text())
         assert all(cell_len(line) <= 30 for line in view.text().split("\n"))
+        await painted(pilot, view)
 
     view = AnswerView(ANSWER)
     app = Screen(view)

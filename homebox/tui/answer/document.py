@@ -73,7 +73,8 @@ class Document:
 
     def lay_out(self, width: int) -> int:
         """Rows of all that was fed. Returns the first row that is not as it was."""
-        if width != self._width:
+        resized = width != self._width
+        if resized:
             self._width = width
             self._resize()
         if not self._is_new:
@@ -91,7 +92,7 @@ class Document:
             self.built += len(laid.rows)
             self._tail += laid.rows
         self.height = self._end + len(self._tail)
-        return min(changed or 0, self.height)
+        return 0 if resized else min(changed or 0, self.height)
 
     def row(self, y: int) -> Row:
         if y >= self._end:
@@ -115,13 +116,14 @@ class Document:
 
     def _update(self, number: int, block: Block, tail: Tail) -> int:
         """Lay the block out, or what it has gained. Returns the first row that changed."""
-        if number == len(self._laid):
+        is_new = number == len(self._laid)
+        if is_new:
             self._starts.append(self._end)
             self._laid.append(self._layout(block))
-            self._done = False
         elif (
             self._laid[number].kind is not block.kind
         ):  # a paragraph that has turned out to be a table or a heading
+            is_new = True
             self._laid[number] = self._layout(block)
         elif self._done:
             return self._end
@@ -130,7 +132,7 @@ class Document:
         self._done = block.ended
         self._end = start + len(laid.rows)
         self.built += len(laid.rows) - first
-        return start + first
+        return start if is_new else start + first
 
     def _layout(self, block: Block) -> Layout:
         if block.kind is Kind.CODE:
