@@ -76,7 +76,8 @@ def run(model_dir: Path, prompts: list[list[int]], depth: int = 1) -> list[list[
     engine.scheduler.step_time = SameTime()
     engine._clock = itertools.count(0.0, 1e-3).__next__
     sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
-    engine.submit(Submit("opening", "a", prompts[-1][:64], sampling, shared_prefix=48))
+    opening = Sampling(max_tokens=1, temperature=0.0)
+    engine.submit(Submit("opening", "a", prompts[-1][:64], opening, shared_prefix=48))
     while engine.step():
         engine.scheduler.check()
     for i, prompt in enumerate(prompts):
