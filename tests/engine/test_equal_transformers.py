@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from homebox.wire.frames import FromEngine, Sampling, Start, StepDone, Submit
 NEW_TOKENS = 24
 LENGTHS = [1, 2, 5, 15, 16, 17, 31, 48, 64, 100, 160, 200, 255, 320, 450, 600]
 FORGIVEN_GAP = 1e-3
+BLOCKS = 42  # too few for all prompts
 KEPT = Path(__file__).with_name("transformers_says.json")
 
 TINY: dict[str, dict[str, Any]] = {
@@ -49,14 +50,6 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass
-class Run:
-    tokens: dict[str, list[int]] = field(default_factory=dict)
-    preemptions: int = 0
-    hit_tokens: int = 0
-    widest_prefill: int = 0
-
-
 class SameTime(StepTime):
     """Every step takes as long as every other, so that chunks are as large as they may be."""
 
@@ -67,46 +60,47 @@ class SameTime(StepTime):
         return
 
 
-def run(model_dir: Path, prompts: list[list[int]], blocks: int, depth: int = 1) -> Run:
-    """All prompts at once through a whole engine whose pool has `blocks` blocks, the shared opening already known."""
+def run(model_dir: Path, prompts: list[list[int]], depth: int = 1) -> list[list[int]]:
+    """Our answers, from a whole engine that gets all prompts at once and knows their shared opening already."""
     frames: list[FromEngine] = []
     spec = read_spec(model_dir)
     block_bytes = PagedCache.block_bytes(spec.layers, 16, spec.kv_heads, spec.head_dim, torch.float32)
     start = Start(
-        str(model_dir), kv_bytes=blocks * block_bytes, max_chunk_tokens=32, max_running=16, depth=depth
+        str(model_dir), kv_bytes=BLOCKS * block_bytes, max_chunk_tokens=32, max_running=16, depth=depth
     )
     engine, ready = build(start, frames.append, lambda *a: None)
-    assert ready.total_blocks == blocks
+    assert ready.total_blocks == BLOCKS
     # With its usual horizon, admission leaves room for these short answers and nobody need be preempted.
     engine.scheduler.limits = replace(engine.scheduler.limits, horizon_tokens=0)
     # How fast this machine is at this moment must not decide what is tried here.
     engine.scheduler.step_time = SameTime()
     engine._clock = itertools.count(0.0, 1e-3).__next__
     sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
-    engine.submit(Submit("opening", "a", prompts[-1][:64], sampling, shared_prefix=48))
+    opening = Sampling(max_tokens=1, temperature=0.0)
+    engine.submit(Submit("opening", "a", prompts[-1][:64], opening, shared_prefix=48))
     while engine.step():
         engine.scheduler.check()
     for i, prompt in enumerate(prompts):
         engine.submit(Submit(str(i), "ab"[i % 2], prompt, sampling, shared_prefix=48))
     while engine.step():
         engine.scheduler.check()
-    out = Run(preemptions=engine.scheduler.preemptions, hit_tokens=engine.scheduler.prefix_hit_tokens)
-    for frame in frames:
-        if isinstance(frame, StepDone):
-            out.widest_prefill = max(out.widest_prefill, frame.prefill_tokens)
-            for progress in frame.progress:
-                out.tokens.setdefault(progress.id, []).extend(progress.tokens)
-    return out
+    assert engine.scheduler.preemptions > 0, "the pool was meant to be too small"
+    assert engine.scheduler.prefix_hit_tokens >= 48
+    steps = [frame for frame in frames if isinstance(frame, StepDone)]
+    assert max(step.prefill_tokens for step in steps) <= 32
+    tokens: dict[str, list[int]] = {}
+    for progress in (progress for step in steps for progress in step.progress):
+        tokens.setdefault(progress.id, []).extend(progress.tokens)
+    return [tokens[str(i)] for i in range(len(prompts))]
 
 
-def compare(model: Any, prompts: list[list[int]], ours: dict[str, list[int]], *, generating: int) -> int:
+def compare(model: Any, prompts: list[list[int]], ours: list[list[int]], generated: list[list[int]]) -> int:
     """Raises AssertionError at a difference that cannot be forgiven; returns how many were.
 
     One pass of the oracle over prompt and answer: where each of our tokens is its best one after the same tokens, our
-    answer is its greedy answer. The first `generating` prompts also go through its `generate`, which is slower."""
+    answer is its greedy answer. What it `generated` from the first prompts, which is slower, must be the same."""
     forgiven = 0
-    for i, prompt in enumerate(prompts):
-        answer = ours[str(i)]
+    for i, (prompt, answer) in enumerate(zip(prompts, ours, strict=True)):
         assert len(answer) == NEW_TOKENS
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
@@ -118,8 +112,8 @@ def compare(model: Any, prompts: list[list[int]], ours: dict[str, list[int]], *,
                 f"prompt {i}, token {first}: the oracle leads by {top - second}"
             )
             forgiven += 1
-        elif i < generating:
-            assert generate(model, prompt, NEW_TOKENS) == answer
+        elif i < len(generated):
+            assert generated[i] == answer
     return forgiven
 
 
@@ -133,33 +127,33 @@ def prompts_for(vocab_size: int) -> list[list[int]]:
     return prompts
 
 
-@pytest.mark.parametrize("name", TINY)
-@pytest.mark.parametrize("depth", [1, 2])
-def test_tiny_models_of_the_llama_family_say_what_transformers_says(
-    tmp_path: Path, name: str, depth: int
-) -> None:
+@dataclass
+class Tiny:
+    """A tiny model on disk, as an oracle, and what that says to the prompts."""
+
+    folder: Path
+    oracle: Any
+    prompts: list[list[int]]
+    generated: list[list[int]]
+
+
+@pytest.fixture(scope="module", params=TINY)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     torch.manual_seed(3)
     config = LlamaConfig(
         vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-        max_position_embeddings=1024, initializer_range=0.3, **TINY[name],
+        max_position_embeddings=1024, initializer_range=0.3, **TINY[request.param],
     )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
-    model.save_pretrained(tmp_path)
+    oracle, folder = LlamaForCausalLM(config).eval(), tmp_path_factory.mktemp("tiny")
+    oracle.save_pretrained(folder)
     prompts = prompts_for(config.vocab_size)
-    ours = run(tmp_path, prompts, blocks=42, depth=depth)
-    assert ours.preemptions > 0, "the pool was meant to be too small"
-    assert ours.hit_tokens >= 48 and ours.widest_prefill <= 32
-    print(
-        f"{name}: {ours.preemptions} preemptions, {compare(model, prompts, ours.tokens, generating=len(prompts))} near ties forgiven"
-    )
+    return Tiny(folder, oracle, prompts, [generate(oracle, prompt, NEW_TOKENS) for prompt in prompts])
 
 
-def run_default(model_dir: Path, prompts: list[list[int]]) -> list[list[int]]:
-    """Our answers to the prompts, in their order."""
-    ours = run(model_dir, prompts, blocks=42)
-    assert ours.preemptions > 0, "the pool was meant to be too small"
-    assert ours.hit_tokens >= 48 and ours.widest_prefill <= 32
-    return [ours.tokens[str(i)] for i in range(len(prompts))]
+@pytest.mark.parametrize("depth", [1, 2])
+def test_tiny_models_of_the_llama_family_say_what_transformers_says(tiny: Tiny, depth: int) -> None:
+    ours = run(tiny.folder, tiny.prompts, depth=depth)
+    print(f"{compare(tiny.oracle, tiny.prompts, ours, tiny.generated)} near ties forgiven")
 
 
 def what_is_kept(model_dir: Path, prompts: list[list[int]], answers: list[list[int]]) -> dict[str, Any]:
@@ -178,11 +172,11 @@ def test_the_default_model_says_what_transformers_says(default_model: Path) -> N
     where our answers are others, or the weights, is it asked whether it was undecided."""
     kept = json.loads(KEPT.read_text())
     prompts = prompts_for(read_spec(default_model).vocab_size)
-    ours = run_default(default_model, prompts)
+    ours = run(default_model, prompts)
     if kept != what_is_kept(default_model, prompts, ours):
         oracle = load_transformers(default_model, torch.float32)
-        forgiven = compare(oracle, prompts, {str(i): answer for i, answer in enumerate(ours)}, generating=6)
-        print(f"default model: {forgiven} near ties forgiven")
+        generated = [generate(oracle, prompt, NEW_TOKENS) for prompt in prompts[:6]]
+        print(f"default model: {compare(oracle, prompts, ours, generated)} near ties forgiven")
 
 
 @pytest.mark.model

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import psutil
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
-from homebox.daemon.supervisor import Patience
 from homebox.wire import events
-from tests.daemon.box import Box, running, text_of, until
+from tests.daemon.box import Box, text_of, until
+from tests.house.conftest import house
 from tests.house.poisoned_worker import POISON
 
 pytestmark = pytest.mark.model
@@ -262,16 +262,18 @@ def test_a_request_that_kills_every_engine_ends_with_an_error_and_the_others_liv
     default_model: Path, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "tests.house.poisoned_worker"]
-    with running(default_model, tmp_path, command=command, patience=Patience()) as box:
-        undisturbed = [answer(box, words(20 + i, 30), max_tokens=30, ignore_eos=True) for i in range(3)]
-        with ThreadPoolExecutor(4) as pool:
-            others = [
-                pool.submit(answer, box, words(20 + i, 30), max_tokens=30, ignore_eos=True) for i in range(3)
-            ]
-            until(lambda: sum(row["tokens_out"] > 3 for row in box.streams()) == 3, within_s=60)
-            poison = pool.submit(complete, box, [5, POISON, 6])
-            assert poison.result().status_code == 500
-            assert "died 2 times" in poison.result().json()["error"]["message"]
-            assert [other.result() for other in others] == undisturbed
+    with house(default_model, tmp_path, command) as box, ThreadPoolExecutor(4) as pool:
+
+        def ask_three() -> list[Future[str]]:
+            prompts = [words(20 + i, 30) for i in range(3)]
+            return [pool.submit(answer, box, each, max_tokens=30, ignore_eos=True) for each in prompts]
+
+        undisturbed = [each.result() for each in ask_three()]
+        others = ask_three()
+        until(lambda: sum(row["tokens_out"] > 3 for row in box.streams()) == 3, within_s=60)
+        poison = pool.submit(complete, box, [5, POISON, 6])
+        assert poison.result().status_code == 500
+        assert "died 2 times" in poison.result().json()["error"]["message"]
+        assert [other.result() for other in others] == undisturbed
         assert box.snapshot().engine_restarts == 2
         assert until(box.idle, within_s=5)
