@@ -203,26 +203,28 @@ def test_who_waits_for_the_engine_is_told_once(
 @pytest.mark.parametrize(
     ("asked", "environ", "terminals", "why"),
     [
-        (True, {"TERM": "xterm"}, (True, True), "--plain was given"),
-        (False, {"TERM": "xterm", "HOMEBOX_PLAIN": "1"}, (True, True), "HOMEBOX_PLAIN is set"),
-        (False, {"TERM": "xterm", "HOMEBOX_PLAIN": "0"}, (True, True), ""),
-        (False, {"TERM": "xterm"}, (False, True), "standard input is no terminal"),
-        (False, {"TERM": "xterm"}, (True, False), "standard output is no terminal"),
-        (False, {"TERM": "dumb"}, (True, True), "TERM is dumb"),
-        (False, {"TERM": ""}, (True, True), "TERM is not set"),
-        (False, {}, (True, True), "TERM is not set"),
-        (False, {"TERM": "xterm"}, (True, True), ""),
+        (True, {"TERM": "xterm"}, (True, True, True), "--plain was given"),
+        (False, {"TERM": "xterm", "HOMEBOX_PLAIN": "1"}, (True, True, True), "HOMEBOX_PLAIN is set"),
+        (False, {"TERM": "xterm", "HOMEBOX_PLAIN": "0"}, (True, True, True), ""),
+        (False, {"TERM": "xterm"}, (False, True, True), "standard input is no terminal"),
+        (False, {"TERM": "xterm"}, (True, False, True), "standard output is no terminal"),
+        (False, {"TERM": "xterm"}, (True, True, False), "standard error is no terminal"),
+        (False, {"TERM": "dumb"}, (True, True, True), "TERM is dumb"),
+        (False, {"TERM": ""}, (True, True, True), "TERM is not set"),
+        (False, {}, (True, True, True), "TERM is not set"),
+        (False, {"TERM": "xterm"}, (True, True, True), ""),
     ],
 )
 def test_plain_mode_is_chosen_when_it_is_asked_for_or_nothing_else_can_be_drawn(
     monkeypatch: pytest.MonkeyPatch,
     asked: bool,
     environ: dict[str, str],
-    terminals: tuple[bool, bool],
+    terminals: tuple[bool, bool, bool],
     why: str,
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminals[0]))
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: terminals[1]))
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: terminals[2]))
     assert mode.why_plain(asked, environ) == why
 
 

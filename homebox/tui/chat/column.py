@@ -20,6 +20,7 @@ from homebox.tui.chat.message import MessageView
 
 
 class Column(VerticalScroll, can_focus=False):
+    BLANK = True  # its own background is one colour: textual need not make its rows anew at every drawing
     DEFAULT_CSS = """
     Column { layout: stream; height: 1fr; scrollbar-size-vertical: 1; }
     Column > #older { color: $text-muted; padding: 0 2; display: none; }

@@ -32,10 +32,9 @@ class MessageView(Vertical, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("message")]
     DEFAULT_CSS = """
-    MessageView { height: auto; padding: 0 1 0 1; margin: 0 0 1 0; border-left: blank; }
+    MessageView { height: auto; padding: 0 1; margin: 0 0 1 0; border-left: blank; }
     MessageView:focus { border-left: thick $accent; }
     MessageView > .header { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-    MessageView > AnswerView { padding: 0 1; height: auto; }
     """
 
     @dataclass

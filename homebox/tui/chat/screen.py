@@ -49,6 +49,7 @@ PATIENCE_S = 1.5  # nothing came: the daemon is asked why
 
 
 class ChatScreen(Screen[None]):
+    BLANK = True
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
     DEFAULT_CSS = """
     ChatScreen > Horizontal { height: 1fr; }
