@@ -101,7 +101,10 @@ def _check(flags: Flags) -> None:
     if flags.chat is not None and flags.last:
         raise UsageError("--continue and --chat name two conversations", hint="Give one of them.")
     if in_chat and flags.system is not None:
-        raise UsageError("a conversation keeps the instruction it began with", hint="Leave --system out.")
+        raise UsageError(
+            "one question cannot change the instruction of a whole conversation",
+            hint="Leave --system out, or change it for good: homebox chat --continue --system TEXT",
+        )
     if flags.timeout_s is not None and not 0 < flags.timeout_s < math.inf:
         raise UsageError(
             f"--timeout {flags.timeout_s:g} is not a time to wait",

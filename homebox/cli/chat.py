@@ -80,8 +80,6 @@ def chat(
         raise UsageError(
             "--continue, --new and --chat name different conversations", hint="Give one of them."
         )
-    if system is not None and (go_on or chat_id is not None):
-        raise UsageError("a conversation keeps the instruction it began with", hint="Leave --system out.")
     instruction = None if system is None else prompts.text_or_file(system)
     daemon = connection.from_environment()
     first = " ".join(words) if words else None
@@ -118,7 +116,7 @@ def _on_screen(
     from homebox.wire.requests import Options
 
     health(daemon)
-    known = _known(daemon, model, go_on=go_on, chat=chat)
+    known = _known(daemon, model, instruction, go_on=go_on, chat=chat)
     return start.chat(daemon, look, chat=known, first=first, system=instruction, options=Options(model=model))
 
 
@@ -140,7 +138,7 @@ def _line_by_line(
 
     terminal.prepare_stdout()
     found = health(daemon)
-    known = _known(daemon, model, go_on=go_on, chat=chat)
+    known = _known(daemon, model, instruction, go_on=go_on, chat=chat)
     conversation = Conversation(daemon, Options(model=model), instruction, known)
     if why:
         conversation.status(f"plain mode, since {why}; /help lists the commands")
@@ -152,13 +150,17 @@ def _line_by_line(
     return converse.converse(conversation, first)
 
 
-def _known(daemon: Daemon, model: str | None, *, go_on: bool, chat: str | None) -> str | None:
-    """The id of the conversation that is meant; None for a new one. Raises NotFound, also for the model."""
+def _known(
+    daemon: Daemon, model: str | None, instruction: str | None, *, go_on: bool, chat: str | None
+) -> str | None:
+    """The id of the conversation that is meant, with another instruction if one is given; None for a new one. Raises
+    NotFound, also for the model."""
     from homebox.client import chats
 
     if model is not None:
         daemon.json("GET", f"/v1/models/{quote(model, safe='')}")  # refuses one that it does not serve
-    if chat is not None:
-        return chats.find(daemon, chat).id
     last = next(chats.rows(daemon, page=1), None) if go_on else None
-    return last.id if last else None
+    known = chats.find(daemon, chat).id if chat is not None else last.id if last else None
+    if known is not None and instruction is not None:
+        chats.set_system(daemon, known, instruction)
+    return known

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 from homebox.client import chats, commands, documents, models
 from homebox.client.phrases import stats_line
 from homebox.client.sanitise import clean, safe_json
-from homebox.errors import InvalidRequest, ModelNotFound, UsageError
+from homebox.errors import InvalidRequest, UsageError
 
 if TYPE_CHECKING:
     from homebox.cli.plain import Conversation, Stop
@@ -76,10 +77,9 @@ def _model(it: Conversation, rest: str, stop: Stop) -> None:
             it.status(model.name)
         it.status("/model NAME lets one of them answer")
         return
+    it.daemon.json("GET", f"/v1/models/{quote(rest, safe='')}")  # refuses one that is not served
     if it.begun:
         chats.set_model(it.daemon, it.chat, rest)
-    elif rest not in [model.name for model in models.served(it.daemon)]:
-        raise ModelNotFound(f"there is no model {rest!r}", hint="/model lists them.")
     it.use_model(rest)
     it.status(f"the next answer is by {rest}")
 

@@ -22,6 +22,7 @@ from homebox.cli.chat import chat
 from homebox.client import commands, patience, summary
 from homebox.client.state import ChatState
 from homebox.wire import events
+from tests.cli.conftest import Shell
 from tests.cli.golden import check
 from tests.client.fake_daemon import Asked, Exchange, FakeDaemon, answer, numbered
 
@@ -234,8 +235,6 @@ def test_plain_mode_is_chosen_when_it_is_asked_for_or_nothing_else_can_be_drawn(
         {"go_on": True, "new": True},
         {"go_on": True, "chat_id": "aa"},
         {"new": True, "chat_id": "aa"},
-        {"go_on": True, "system": "be brief"},
-        {"chat_id": "aa", "system": "be brief"},
     ],
 )
 def test_flags_that_name_two_conversations_are_refused_before_anything_is_asked(
@@ -270,7 +269,7 @@ def shelf(fake: FakeDaemon) -> dict[str, Any]:
     for what in ("PATCH", "DELETE"):
         fake.when(what, "/homebox/chats/", lambda exchange: exchange.json({}))
     fake.when("POST", "/homebox/chats/c1/branch", lambda exchange: exchange.json({"chat": "c2"}))
-    fake.when("POST", "/homebox/chats/c1/undelete", lambda exchange: exchange.json({}))
+    fake.when("POST", "/homebox/chats/c1/undelete", lambda exchange: exchange.json(rows[0]))
     return view
 
 
@@ -341,11 +340,11 @@ def test_a_file_goes_with_the_next_message_only(
     notes.write_text("milk\n")
     out = talk(f"/attach {notes}", "What is missing?", "And now?", "/attach /no/such", "/attach")[1]
     assert [asked.body["text"] for asked in said(fake)] == [
-        f"What is missing?\n\n[{notes}]\nmilk\n",
+        f"What is missing?\n\n```{notes}\nmilk\n```",
         "And now?",
     ]
-    assert f"status: {notes} (5 characters) goes with your next message\n" in out
-    assert "status: /no/such: No such file or directory\n" in out
+    assert f"status: {notes} (5 B) goes with your next message\n" in out
+    assert "status: /no/such: No such file or directory - Look at the name once more.\n" in out
 
 
 def test_a_conversation_is_written_to_a_file_that_is_not_there_yet(
@@ -385,3 +384,12 @@ def test_counts_are_told_and_what_follows_quit_is_not_sent(fake: FakeDaemon, tal
     out = talk("/stats", "one", "/stats", "/stats", "/quit", "never")[1]
     assert "status: nothing has been answered yet\n" in out
     assert out.count("status: 7 tokens in, 3 out - TTFT 0.34 s") == 2 and len(said(fake)) == 1
+
+
+def test_an_instruction_given_with_a_conversation_that_is_there_changes_it(
+    fake: FakeDaemon, shelf: dict[str, Any], homebox: Shell
+) -> None:
+    fake.when("GET", "/health", lambda exchange: exchange.json({"state": "ready", "model": "tiny"}))
+    ran = homebox("chat", "--plain", "--chat", "c1", "--system", "Be brief.", stdin="/quit\n")
+    assert (ran.code, ran.err) == (0, "")
+    assert asked_of(fake, "PATCH", "/homebox/chats/c1") == [{"system": "Be brief."}]
