@@ -154,6 +154,17 @@ def heard(now: Conversation, message: str, answer: ChatState) -> Conversation:
     return _with(now, **changes)
 
 
+def left(now: Conversation, message: str) -> Conversation:
+    """Nothing more is heard of an answer that is perhaps still written: what arrived stays, and one may go on."""
+    items = tuple(
+        Item(msgspec.structs.replace(item.message, content=item.text, think=item.think))
+        if item.message.id == message
+        else item
+        for item in now.items
+    )
+    return _with(now, items=items)
+
+
 def refused(now: Conversation, before: Conversation, error: HomeboxError) -> Conversation:
     """What was wanted did not begin: everything is as it was `before`, and why is said."""
     return _with(before, queued=now.queued, error=error)

@@ -261,7 +261,9 @@ class Talk:
                 self._set(conversation.heard(self.now, answer, state))
         except HomeboxError as error:
             if generation == self._generation:
+                self._set(conversation.left(self.now, answer))
                 self.failed(error)
+                return
         finally:
             if generation == self._generation:
                 self._reader = None

@@ -37,9 +37,11 @@ class Column(VerticalScroll, can_focus=False):
             super().__init__()
             self.lines = lines
 
-    def __init__(self, *, welcome: str, ascii: bool = False, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, *, welcome: str, look: Look | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__()
-        self._clock, self._look = clock, Look(ascii=ascii)
+        self._clock, self._look = clock, look
         self._older = Static(id="older", markup=False)
         self._welcome = Static(welcome, id="welcome", markup=False)
         self._views: dict[str, MessageView] = {}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
@@ -25,12 +25,13 @@ from homebox.client.connection import Daemon, own_name
 from homebox.client.state import Phase
 from homebox.errors import HomeboxError
 from homebox.tui import courier
+from homebox.tui.answer.rows import Look
 from homebox.tui.chat.column import Column
 from homebox.tui.chat.message import MessageView
 from homebox.tui.chat.status import StatusLine, line
 from homebox.tui.chat.title import TitleLine
 from homebox.tui.chat.wishes import Wishes
-from homebox.tui.keys import bindings
+from homebox.tui.keys import TABLE, bindings, in_words
 from homebox.tui.lists.chat_list import ChatList
 from homebox.tui.lists.search import SearchScreen
 from homebox.tui.palette import Everything, Source
@@ -42,7 +43,10 @@ from homebox.wire.requests import Options
 
 Answer = TypeVar("Answer")
 
-WELCOME = "Ask something. Others see that you use the box, and never your words."
+WELCOME = """\
+Ask something. Others see that you use the box, and never your words.
+
+/ commands   @ attach a file   {chats} your conversations   {monitor} who runs what   {palette} everything"""
 TICK_S = 0.25
 NOTE_S = 5.0
 PATIENCE_S = 1.5  # nothing came: the daemon is asked why
@@ -54,7 +58,11 @@ class ChatScreen(Screen[None]):
     DEFAULT_CSS = """
     ChatScreen > Horizontal { height: 1fr; }
     ChatScreen #middle { width: 1fr; }
-    ChatScreen #pill { height: 1; width: auto; display: none; background: $accent; color: $background; padding: 0 1; }
+    ChatScreen #stage { height: 1fr; layers: below above; }
+    ChatScreen #pill {
+        layer: above; dock: bottom; height: 1; width: auto; display: none; padding: 0 1;
+        background: $accent; color: $background;
+    }
     ChatScreen ChatList { display: none; border-right: vkey $border-blurred; }
     ChatScreen SidePanel { display: none; border-left: vkey $border-blurred; }
     ChatScreen.-full ChatList, ChatScreen.-full SidePanel { display: block; }
@@ -101,8 +109,9 @@ class ChatScreen(Screen[None]):
         with Horizontal():
             yield self.chat_list
             with Vertical(id="middle"):
-                yield Column(welcome=WELCOME, ascii=self._ascii, clock=self._clock)
-                yield Static(id="pill", markup=False)
+                with Container(id="stage"):
+                    yield Column(welcome=self._welcome(), look=self._look(), clock=self._clock)
+                    yield Static(id="pill", markup=False)
                 yield StatusLine()
                 yield Prompt()
             yield SidePanel()
@@ -246,6 +255,17 @@ class ChatScreen(Screen[None]):
             yield self.chat_list
         if self.over and self.over.is_attached:
             yield self.over
+
+    def _welcome(self) -> str:
+        keys = {key.id: in_words(self.remaps.get(key.id, key.keys)) for key in TABLE["screen"]}
+        return WELCOME.format_map(keys)
+
+    def _look(self) -> Look:
+        """How answers are drawn; what a key does is said with the key that this person has for it."""
+        copy, fold = (
+            in_words(self.remaps.get(name, key)) for name, key in (("copy-code", "Y"), ("fold", "space"))
+        )
+        return Look(ascii=self._ascii, copy_hint=f"{copy}: copy code", fold_hint=f"{fold}: unfold")
 
     @property
     def remaps(self) -> dict[str, str]:
