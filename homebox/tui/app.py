@@ -60,9 +60,13 @@ class HomeboxApp(App[int], inherit_bindings=False):
 
     def action_suspend_process(self) -> None:
         """As the terminal would do it: for everything of this job, so that a script around us does not wait for us."""
-        if self._driver is not None and self._driver.can_suspend:
-            self._suspend_signal()
+        if self._driver is None or not self._driver.can_suspend:
+            return
+        # The terminal is put back before anybody of the job stops: from then on it belongs to the shell.
+        with self.suspend():
+            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             os.killpg(0, signal.SIGTSTP)
+            signal.signal(signal.SIGTSTP, handler)
 
     def action_leave(self) -> None:
         """What stands over a screen is left first."""
