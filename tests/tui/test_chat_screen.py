@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import Resize
+from textual.events import AppBlur, AppFocus, Resize
 from textual.geometry import Size
 from textual.pilot import Pilot
 
@@ -332,5 +332,18 @@ def test_the_palette_does_what_keys_and_commands_do(daemon: Daemon) -> None:
         await me.sees("beside this answer")
         await me.press("enter")
         await until(lambda: me.quiet and len(me.screen.talk.now.items[-1].message.siblings) == 2)
+
+    used(daemon, script)
+
+
+def test_who_comes_back_to_a_terminal_sees_what_was_said_at_another(daemon: Daemon, box: Box) -> None:
+    async def script(me: Person) -> None:
+        await me.asks("[[say=one]]", "one")
+        chat = me.screen.talk.now.chat
+        turn = await asyncio.to_thread(lambda: box.say(chat, "[[say=two]]", "elsewhere").json()["turn"])
+        await asyncio.to_thread(box.events, turn)
+        me.screen.app.post_message(AppBlur())
+        me.screen.app.post_message(AppFocus())
+        await until(lambda: me.texts[-1] == "two")
 
     used(daemon, script)

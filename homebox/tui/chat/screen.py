@@ -130,6 +130,13 @@ class ChatScreen(Screen[None]):
         self.prompt.focus()
         self._watch_box()
         self._begin()
+        self.watch(self.app, "app_focus", self._looked_at, init=False)
+
+    def _looked_at(self, focus: bool) -> None:
+        """The person is back at this terminal: what they said at another one is here, too."""
+        if focus and not self.talk.now.growing:
+            self.wish(self.talk.refresh())
+            self.wish(self.wishes.shelf.fill())
 
     def on_unmount(self) -> None:
         self.talk.close()
