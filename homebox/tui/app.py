@@ -41,6 +41,7 @@ class HomeboxApp(App[int], inherit_bindings=False):
         super().__init__(ansi_color=self._look.ansi_color)
         self.daemon = daemon
         self.last_words = ""
+        self.fault: Exception | None = None
         self._first = first
         self._keys = keys.checked(self.wanted.keys)
         themes.register(self)
@@ -57,6 +58,16 @@ class HomeboxApp(App[int], inherit_bindings=False):
     def _left(self, _: None) -> None:
         if self.return_code is None:  # a signal has said already how it ends
             self.exit(0)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """A fault of ours: the screen ends, and `fault` says why. Textual would print a traceback with everything that
+        was said in it."""
+        if self.is_headless:
+            super()._handle_exception(error)  # the tests want to see it
+            return
+        self.fault = self.fault or error
+        self._return_code = 1
+        self._close_messages_no_wait()
 
     def action_suspend_process(self) -> None:
         """As the terminal would do it: for everything of this job, so that a script around us does not wait for us."""

@@ -44,6 +44,8 @@ def _run(app: HomeboxApp) -> int:
     pasted.install()
     with rescued():
         code = app.run(mouse=app.wanted.mouse is not False)
+    if app.fault:
+        raise app.fault
     if app.last_words:
         print(app.last_words)
     return code or 0

@@ -28,6 +28,16 @@ from homebox.client.settings import Screens
 from homebox.tui import start
 daemon = Daemon(socket_path=Path(sys.argv[1]))
 Path(sys.argv[2]).write_text(str(os.getpid()))
+if os.environ.get("FAULT") == "wish":
+    async def broken(self, text):
+        raise KeyError(text)
+    start.ChatScreen.wishes = property(lambda self: type("Broken", (), {"say": broken})(), lambda self, value: None)
+elif os.environ.get("FAULT") == "draw":
+    async def broken_draw(self):
+        self._dirty = False
+        if self.talk.now.items:
+            raise KeyError(self.talk.now.items[0].text)
+    start.ChatScreen._draw = broken_draw
 guard(lambda: start.chat(daemon, Screens()))
 """
 DEADLINE_S = 20.0
@@ -64,7 +74,7 @@ class Screen:
 
 
 @contextmanager
-def shown(daemon: Daemon, folder: Path) -> Iterator[tuple[Screen, list[object]]]:
+def shown(daemon: Daemon, folder: Path, **environ: str) -> Iterator[tuple[Screen, list[object]]]:
     """Started by a shell, as people do; it stays when the screen has gone."""
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
@@ -74,7 +84,7 @@ def shown(daemon: Daemon, folder: Path) -> Iterator[tuple[Screen, list[object]]]
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2]), **environ},
         start_new_session=True,
         preexec_fn=_take_terminal,
     )
@@ -120,3 +130,14 @@ def test_leaving_puts_the_terminal_back_and_says_what_goes_on(daemon: Daemon, tm
         screen.until(b"ended with 0")
         screen.until_settings(before)
         assert b"Traceback" not in screen.seen
+
+
+@pytest.mark.parametrize("fault", ["wish", "draw"])
+def test_a_fault_of_ours_is_one_line_and_no_traceback(daemon: Daemon, tmp_path: Path, fault: str) -> None:
+    with shown(daemon, tmp_path, FAULT=fault) as (screen, before):
+        os.write(screen.master, b"[[say=secret]]\r")
+        screen.until(b"ended with 1")
+        screen.until_settings(before)
+        assert b"homebox: internal error: KeyError" in screen.seen
+        assert b"Traceback" not in screen.seen
+        assert "locals" not in screen.seen.decode(errors="replace").split("internal error")[-1]

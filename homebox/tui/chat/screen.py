@@ -322,6 +322,8 @@ class ChatScreen(Screen[None]):
             await what
         except HomeboxError as error:
             self.talk.failed(error)
+        except Exception as error:
+            self.app._handle_exception(error)  # a worker would keep it to itself
 
     @on(Prompt.Sent)
     def _said(self, event: Prompt.Sent) -> None:
