@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 
 from homebox.client.connection import Daemon
 from homebox.tui.monitor.app import MonitorApp
+from homebox.tui.monitor.widgets import Lines
 from homebox.wire.events import Blocks, Device, PersonBlocks, Snapshot, StreamRow, encode
 from tests.client.fake_daemon import Exchange, FakeDaemon
 from tests.tui import golden
@@ -89,7 +90,7 @@ def past(now: Snapshot) -> Iterator[Snapshot]:
     for i in range(149, 0, -1):
         wave = 0.5 + 0.5 * math.sin(i / 9)
         yield replace(
-            now, at=now.at - 2 * i, streams=(), ended=(), tok_s_out=200 * wave, running=round(12 * wave),
+            now, at=now.at - 2 * i, streams=(), ended=(), past=True, tok_s_out=200 * wave, running=round(12 * wave),
             devices=tuple(replace(each, util_percent=90 * wave) for each in now.devices),
         )  # fmt: skip
 
@@ -154,6 +155,16 @@ async def until(pilot: Pilot[Any], condition: Callable[[], object], within_s: fl
         await asyncio.sleep(0.01)
 
 
+async def settled(pilot: Pilot[Any]) -> None:
+    """Until what was drawn last also has its room."""
+
+    def fits() -> bool:
+        shown = [each for each in pilot.app.screen.query(Lines) if each.display and each.id != "pane"]
+        return all(each.size.height == len(each._lines) for each in shown)
+
+    await until(pilot, fits)
+
+
 async def sees(pilot: Pilot[Any], text: str) -> None:
     await until(pilot, lambda: text in golden.shown(pilot.app))
 
@@ -166,4 +177,5 @@ async def watching(
     app = MonitorApp(Daemon(socket_path=fake.path), **options)
     async with app.run_test(size=size) as pilot:
         await sees(pilot, until_shown)
+        await settled(pilot)
         yield pilot
