@@ -151,7 +151,7 @@ class _Requests(BaseHTTPRequestHandler):
         self.end_headers()
         now = time.time()
         for before in range(PAST_S, 0, -2):
-            self._line(msgspec.structs.replace(snapshot(now - before, 0), streams=()))
+            self._line(msgspec.structs.replace(snapshot(now - before, 0), past=True))
         while True:
             self._line(snapshot(time.time(), self._rows))
             time.sleep(interval_s)

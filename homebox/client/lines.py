@@ -145,7 +145,7 @@ def graph(values: Sequence[float | None], rows: int, top: float, glyphs: Glyphs)
     """A column a value, the highest row first. A known value has at least the lowest mark; an unknown one is blank."""
     levels = len(glyphs.levels)
     heights = [
-        0 if value is None else max(1, round(min(1.0, value / top) * rows * levels) if top > 0 else 1)
+        0 if value is None else max(1, round(min(value / top if top > 0 else 0.0, 1.0) * rows * levels))
         for value in values
     ]
     return [

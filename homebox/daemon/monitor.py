@@ -150,7 +150,9 @@ class Monitor:
         # The sampler's own time is not waited for again: every other turn of it is one.
         if now - self._history_at > HISTORY_EVERY_S - SAMPLE_EVERY_S / 2:
             self._history_at = now
-            past = msgspec.structs.replace(self.snapshot(supervisor, book, ""), streams=(), ended=())
+            past = msgspec.structs.replace(
+                self.snapshot(supervisor, book, ""), streams=(), ended=(), past=True
+            )
             self._history.append(msgspec.json.encode(past) + b"\n")
 
     # ---- what it says

@@ -47,6 +47,7 @@ def test_a_new_monitor_first_sees_the_past_and_then_the_present(
     assert told[0].engine in ("starting", "loading") and told[past - 1].running == 1
     assert not any(one.streams for one in told[:past]) and told[-1].streams
     assert plain[0].streams
+    assert [one.past for one in told] == [not one.streams for one in told]
 
 
 def test_the_past_is_bounded(box: Box) -> None:

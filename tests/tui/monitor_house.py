@@ -91,7 +91,7 @@ def past(now: Snapshot) -> Iterator[Snapshot]:
     for i in range(149, 0, -1):
         wave = 0.5 + 0.5 * math.sin(i / 9)
         yield replace(
-            now, at=now.at - 2 * i, streams=(), ended=(), tok_s_out=200 * wave, running=round(12 * wave),
+            now, at=now.at - 2 * i, streams=(), ended=(), past=True, tok_s_out=200 * wave, running=round(12 * wave),
             devices=tuple(replace(each, util_percent=90 * wave) for each in now.devices),
         )  # fmt: skip
 
@@ -156,6 +156,16 @@ async def until(pilot: Pilot[Any], condition: Callable[[], object], within_s: fl
         await asyncio.sleep(0.01)
 
 
+async def settled(pilot: Pilot[Any]) -> None:
+    """Until what was drawn last also has its room."""
+
+    def fits() -> bool:
+        shown = [each for each in pilot.app.screen.query(Lines) if each.display and each.id != "pane"]
+        return all(each.size.height == len(each._lines) for each in shown)
+
+    await until(pilot, fits)
+
+
 async def sees(pilot: Pilot[Any], text: str) -> None:
     await until(pilot, lambda: text in golden.shown(pilot.app))
 
@@ -170,4 +180,5 @@ async def watching(
     app = HomeboxApp(daemon, MonitorScreen(daemon, **options), screens)
     async with app.run_test(size=size) as pilot:
         await sees(pilot, until_shown)
+        await settled(pilot)
         yield pilot

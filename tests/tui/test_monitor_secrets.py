@@ -39,6 +39,8 @@ def busy(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[B
         box.http.post(f"{chat}/turns", json=body).raise_for_status()
         for _ in range(3):
             box.detach(f"[[forever]][[pace=20]] {SECRETS['api']}", anna, max_tokens=900)
+        kept = box.http.get(chat).text
+        assert all(SECRETS[place] in kept for place in ("prompt", "system", "answer", "title")), kept
         wait(lambda: box.snapshot().waiting and box.snapshot().running == 3)
         yield box
 

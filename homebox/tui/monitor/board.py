@@ -59,8 +59,9 @@ class Board:
     # ---- what is told
 
     def arrived(self, now: Snapshot) -> None:
-        self.latest, self.away = now, None
         self.past.add(now)
+        if not now.past:
+            self.latest, self.away = now, None
 
     @property
     def now(self) -> Snapshot | None:

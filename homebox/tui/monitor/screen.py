@@ -130,17 +130,18 @@ class MonitorScreen(Screen[None]):
     @on(Arrived)
     def _on_arrived(self, message: Arrived) -> None:
         self.board.arrived(message.now)
-        self._draw_soon()
+        if not message.now.past:  # five minutes of it come before the first picture
+            self._draw()
 
     @on(Known)
     def _on_known(self, message: Known) -> None:
         self.board.me = message.me
-        self._draw_soon()
+        self._draw()
 
     @on(Away)
     def _on_away(self, message: Away) -> None:
         self.board.away = (message.error, message.retry_s)
-        self._draw_soon()
+        self._draw()
 
     @on(Stopped)
     def _on_stopped(self, message: Stopped) -> None:
@@ -153,10 +154,6 @@ class MonitorScreen(Screen[None]):
             self._draw()
 
     # ---- what is drawn
-
-    def _draw_soon(self) -> None:
-        """Once for all that has arrived: the past comes as many messages."""
-        self.call_next(self._draw)
 
     def _draw(self) -> None:
         cells, rows = self.size
