@@ -33,7 +33,9 @@ from typing import Any, TextIO
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
-LIBRARIES = ("http.client", "json", "msgspec", "platformdirs", "ssl", "tomllib", "typer.main", "uuid")
+LIBRARIES = (
+    "http.client", "json", "msgspec", "platformdirs", "pydantic", "ssl", "tomllib", "typer.main", "uuid", "zoneinfo",
+)  # fmt: skip
 # What a command imports. That each of these can be imported alone is a test of its own.
 OURS = tuple(
     module.name
