@@ -28,11 +28,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
-LIBRARIES = ("http.client", "json", "msgspec", "platformdirs", "ssl", "tomllib", "typer.main", "uuid")
+LIBRARIES = (
+    "http.client", "json", "msgspec", "platformdirs", "pydantic", "ssl", "tomllib", "typer.main", "uuid", "zoneinfo",
+)  # fmt: skip
 # What a command imports. That each of these can be imported alone is a test of its own.
 OURS = tuple(
     module.name
@@ -46,6 +49,8 @@ SERVER = (
 )  # fmt: skip
 PR_SET_CHILD_SUBREAPER = 36
 LONGEST_ORDER = 1 << 20
+MOST_DESCRIPTORS = 16
+OUT_OF_THE_WAY = 512
 
 
 class Fork(subprocess.Popen[Any]):
@@ -64,8 +69,8 @@ class Fork(subprocess.Popen[Any]):
         args, executable, preexec_fn, _, pass_fds, cwd, env = given[:7]
         pipes = given[10:16]
         *ids, start_new_session, process_group = given[17:]
-        plain = executable is preexec_fn is None and not pass_fds and process_group == -1
-        if not (plain and ids == [None, None, None, -1] and _forkable(args, env)):
+        args = [args] if isinstance(args, str | bytes) else list(args)
+        if executable or preexec_fn or ids != [None, None, None, -1] or not _forkable(args, env):
             if self._terminal:
                 given = (*given[:2], lambda: _take_terminal(0), *given[3:])
             return super()._execute_child(*given)  # type: ignore[misc]
@@ -75,10 +80,12 @@ class Fork(subprocess.Popen[Any]):
             "cwd": os.fspath(cwd or Path.cwd()),
             "imports": self._imports,
             "session": start_new_session,
+            "group": process_group,
             "terminal": self._terminal,
+            "descriptors": [0, 1, 2, *pass_fds],
         }
         standard = [own if own != -1 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
-        self.pid = _interpreter().fork(order, standard)
+        self.pid = _interpreter().fork(order, [*standard, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         return None
@@ -98,8 +105,15 @@ def run(args: list[str], *, input: Any = None, timeout: float | None = None, **m
     return subprocess.CompletedProcess(args, process.returncode, out, err)
 
 
-def _forkable(args: Any, env: Mapping[str, str] | None) -> bool:
-    if not isinstance(args, list) or not all(isinstance(part, str) for part in args):
+def use_in_asyncio(*imports: str) -> None:
+    """From now on the processes that asyncio starts are forks, where they can be."""
+    asyncio: Any = importlib.import_module("asyncio.unix_events")
+    popen = functools.partial(Fork, imports=imports)
+    asyncio.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": popen})
+
+
+def _forkable(args: list[Any], env: Mapping[str, str] | None) -> bool:
+    if not all(isinstance(part, str) for part in args):
         return False
     known = args[:1] == [sys.executable] and len(args) > 1 and (args[1] == "-c" or args[1].endswith(".py"))
     return known and _at_start(os.environ if env is None else env) == _at_start(os.environ)
@@ -130,7 +144,7 @@ class _Interpreter:
                 cwd=ROOT,
             )
 
-    def fork(self, order: dict[str, Any], standard: list[int]) -> int:
+    def fork(self, order: dict[str, Any], descriptors: list[int]) -> int:
         """The pid of a new child of ours."""
         libc = ctypes.CDLL(None)
         with self._lock:
@@ -138,11 +152,13 @@ class _Interpreter:
             # for this moment only: those of a daemon that a test kills are for the machine's first process.
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(self._socket, [json.dumps(order).encode()], standard)
+                socket.send_fds(self._socket, [json.dumps(order).encode()], descriptors)
                 said = self._socket.recv(64)
             finally:
                 libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        assert said, "the interpreter that is forked has ended"
+        assert said, (
+            "no process: the interpreter that is forked has ended, or its child could not become what was ordered"
+        )
         return int(said)
 
     def close(self) -> None:
@@ -166,25 +182,23 @@ def _serve(orders: socket.socket) -> dict[str, Any]:
     _import((*LIBRARIES, *OURS))
     while True:
         # As `socket.recv_fds`, which would give descriptors that a child's children inherit.
-        data, ancillary, _, _ = orders.recvmsg(LONGEST_ORDER, socket.CMSG_SPACE(12), socket.MSG_CMSG_CLOEXEC)
+        room = socket.CMSG_SPACE(4 * MOST_DESCRIPTORS)
+        data, ancillary, _, _ = orders.recvmsg(LONGEST_ORDER, room, socket.MSG_CMSG_CLOEXEC)
         if not data:
             os._exit(0)
-        standard = array.array("i", ancillary[0][2])
+        descriptors = list(array.array("i", ancillary[0][2]))
         order = json.loads(data)
         if not sys.modules.keys() >= set(order["imports"]):
             _import(order["imports"])
         reader, writer = os.pipe()
         if (between := os.fork()) == 0:
-            if (child := os.fork()) == 0:
-                orders.close()
-                os.close(reader)
-                os.close(writer)
-                _become(order, standard)
-                return order
-            os.write(writer, str(child).encode())
-            os._exit(0)
+            if os.fork():
+                os._exit(0)
+            orders.close()
+            _become(order, descriptors, writer)
+            return order
         os.waitpid(between, 0)
-        for descriptor in (*standard, writer):
+        for descriptor in (*descriptors, writer):
             os.close(descriptor)
         said = os.read(reader, 64)
         os.close(reader)
@@ -198,13 +212,19 @@ def _import(names: Iterable[str]) -> None:
     gc.freeze()  # a child that looks through all this for garbage would copy it, page by page
 
 
-def _become(order: dict[str, Any], standard: array.array[int]) -> None:
-    """The state in which an interpreter with this environment and these streams begins a program."""
-    for number, descriptor in enumerate(standard):
+def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> None:
+    """The state in which an interpreter with this environment and these streams begins a program. Says its pid then."""
+    parent, *descriptors = [
+        fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) for each in (parent, *descriptors)
+    ]
+    os.closerange(3, OUT_OF_THE_WAY)
+    for number, descriptor in zip(order["descriptors"], descriptors, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
     if order["session"]:
         os.setsid()
+    if order["group"] != -1:
+        os.setpgid(0, order["group"])
     if order["terminal"]:
         _take_terminal(0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -219,6 +239,8 @@ def _become(order: dict[str, Any], standard: array.array[int]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    os.write(parent, str(os.getpid()).encode())
+    os.close(parent)
 
 
 def _take_terminal(descriptor: int) -> None:

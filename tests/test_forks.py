@@ -58,3 +58,20 @@ def test_its_end_is_its_own() -> None:
         assert waiting.wait(10) == -signal.SIGTERM
     with pytest.raises(subprocess.TimeoutExpired):
         forks.run([sys.executable, "-c", "import signal; signal.pause()"], timeout=0.2)
+
+
+def test_what_it_inherits_has_the_same_numbers_and_its_group_is_its_own() -> None:
+    reader, writer = os.pipe()
+    code = "import os, sys; os.write(int(sys.argv[1]), b'heard'); print(os.getpgid(0) - os.getpid())"
+    with Fork(
+        [sys.executable, "-c", code, str(writer)],
+        pass_fds=[writer],
+        process_group=0,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        os.close(writer)
+        assert process.communicate()[0] == "0\n"
+    assert os.read(reader, 10) == b"heard" and os.read(reader, 10) == b""
+    os.close(reader)

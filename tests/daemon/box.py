@@ -20,8 +20,12 @@ from homebox.daemon.app import build
 from homebox.daemon.serve import Server
 from homebox.daemon.supervisor import Patience
 from homebox.wire import events
+from tests import forks
 
 T = TypeVar("T")
+
+# Some hundred scripted engines are started. Daemons that are processes of their own start theirs as they always do.
+forks.use_in_asyncio("tokenizers")
 
 SCRIPT = (sys.executable, str(Path(__file__).with_name("scripted_engine.py")))
 QUICK = Patience(stall_s=2.0, backoff_s=(0.0, 0.05, 0.1), tries=3, retry_failed_s=0.3)

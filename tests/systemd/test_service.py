@@ -59,7 +59,7 @@ def test_a_stopped_engine_is_replaced_and_its_streams_go_on(service: Service) ->
 
 
 def test_a_loop_that_stands_still_trips_the_watchdog_and_the_service_comes_back(service: Service) -> None:
-    service.drop_in("watchdog", WatchdogSec="2")
+    service.drop_in("watchdog", WatchdogSec="2", RestartSec="100ms")
     service.start()
     asking = service.begin("[[forever]][[pace=20]]")
     question = {"key": "k", "text": "[[forever]][[pace=20]] a chat"}
