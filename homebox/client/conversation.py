@@ -20,14 +20,21 @@ SAID, ANSWERING = "said", "answering"  # ids of what the daemon has not confirme
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A message, and what is known of its making: `answer` while it is written and as long as it stays open."""
+    """A message, and what is known of its making: `answer` while it is written and as long as it stays open. `resumed`:
+    when it was asked to go on, in unix seconds."""
 
     message: MessageView
     answer: ChatState | None = None
+    resumed: float = 0.0
 
     @property
     def growing(self) -> bool:
         return self.answer is not None and not self.answer.done
+
+    @property
+    def since(self) -> float:
+        """When its answer was asked for, in unix seconds."""
+        return self.resumed or self.message.created
 
     @property
     def text(self) -> str:
@@ -81,6 +88,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 def opened(now: Conversation, view: ChatView) -> Conversation:
     """The daemon's word on the whole path. What is known of answers that are still the same is kept."""
     known = {item.message.id: item.answer for item in now.items if item.answer}
+    resumed = {item.message.id: item.resumed for item in now.items}
     items = []
     for message in view.messages:
         answer = known.get(message.id)
@@ -89,7 +97,7 @@ def opened(now: Conversation, view: ChatView) -> Conversation:
             answer = ChatState(text=message.content, think=message.think)
         elif answer and answer.done and answer.text != message.content:
             answer = None
-        items.append(Item(message, answer))
+        items.append(Item(message, answer, resumed.get(message.id, 0.0)))
     return _with(
         now,
         chat=view.id,
@@ -127,11 +135,11 @@ def answered_again(now: Conversation, message: str, at: float) -> Conversation:
     return _answering(_with(now, items=now.items[:end]), at)
 
 
-def goes_on(now: Conversation) -> Conversation:
+def goes_on(now: Conversation, at: float) -> Conversation:
     """The last answer is asked to grow further."""
     *before, last = now.items
     begun = ChatState(text=last.text, think=last.think)
-    return _with(now, items=(*before, Item(last.message, begun)), error=None)
+    return _with(now, items=(*before, Item(last.message, begun, at)), error=None)
 
 
 def begun(now: Conversation, created: TurnCreated) -> Conversation:
@@ -141,21 +149,24 @@ def begun(now: Conversation, created: TurnCreated) -> Conversation:
     for item in now.items:
         name = names.get(item.message.id) or item.message.id
         turn = created.turn if name == created.answer else item.message.turn
-        items.append(Item(_renamed(item.message, name, turn), item.answer))
+        items.append(msgspec.structs.replace(item, message=_renamed(item.message, name, turn)))
     return _with(now, chat=created.chat or now.chat, known=True, items=tuple(items))
 
 
 def heard(now: Conversation, message: str, answer: ChatState) -> Conversation:
     """What the reducer says of the answer `message`."""
-    items = tuple(Item(item.message, answer) if item.message.id == message else item for item in now.items)
+    items = tuple(
+        msgspec.structs.replace(item, answer=answer) if item.message.id == message else item
+        for item in now.items
+    )
     changes: dict[str, Any] = {"items": items}
     if answer.stats:
         changes |= {"ctx_used": answer.stats.ctx_used, "ctx_max": answer.stats.ctx_max}
     return _with(now, **changes)
 
 
-def refused(now: Conversation, before: Conversation, error: HomeboxError) -> Conversation:
-    """What was wanted did not begin: everything is as it was `before`, and why is said."""
+def refused(now: Conversation, before: Conversation, error: HomeboxError | None) -> Conversation:
+    """What was wanted did not begin: everything is as it was `before`, and why is said, if it was not given up."""
     return _with(before, queued=now.queued, error=error)
 
 
