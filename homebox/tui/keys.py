@@ -71,6 +71,8 @@ TABLE: Mapping[Where, tuple[Key, ...]] = {
         Key("send", "enter", "send", "send"),
         Key("newline", "ctrl+j,shift+enter,alt+enter", "newline", "a new line"),
         Key("editor", "ctrl+g", "editor", "write in $EDITOR"),
+        Key("prompt-undo", "ctrl+underscore", "undo", "take back what was typed last"),
+        Key("prompt-redo", "ctrl+y", "redo", "have it again"),
         Key("leave", "ctrl+d", "leave_if_empty", "leave, where nothing is typed"),
     ),
     "message": (

@@ -191,6 +191,7 @@ class ChatScreen(Screen[None]):
                 me=self.me,
                 health=self._health,
                 note=self._note if at < self._note_until else "",
+                selected=isinstance(self.focused, MessageView),
                 at=at,
             )
         )
@@ -200,7 +201,7 @@ class ChatScreen(Screen[None]):
         growing = now.growing.answer if now.growing else None
         if growing is None or growing.phase not in (Phase.SENT, Phase.WAITING):
             self._health = None
-        elif now.growing and at - now.growing.message.created > PATIENCE_S:
+        elif now.growing and at - now.growing.since > PATIENCE_S:
             self._why_so_long()
 
     def _draw_panel(self, model: str) -> None:
@@ -253,6 +254,9 @@ class ChatScreen(Screen[None]):
 
     def palette_source(self) -> Source:
         return Source(remaps=self.remaps)
+
+    def on_descendant_focus(self) -> None:
+        self._draw_lines()  # what Esc and the letters do depends on it
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw_lines)
@@ -429,5 +433,10 @@ class ChatScreen(Screen[None]):
 
     def _unsent(self, text: str) -> None:
         """A message that did not go out is typed again, unless something else is there by now."""
-        if text and not self.prompt.draft:
+        if not text:
+            return
+        if self.prompt.draft:
+            self.say("your message was not sent; Up has it")
+        else:
             self.prompt.draft = text
+            self.say("your message was not sent; here it is again")
