@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 from typing import ClassVar
 
@@ -57,13 +56,6 @@ class HomeboxApp(App[int], inherit_bindings=False):
     def _left(self, _: None) -> None:
         if self.return_code is None:  # a signal has said already how it ends
             self.exit(0)
-
-    def action_suspend_process(self) -> None:
-        """As the terminal does it: everybody who was started with this process stops with it. A script that waits for
-        it would else hold the terminal, and nobody could say `fg`."""
-        if self._driver is not None and self._driver.can_suspend:
-            self._suspend_signal()
-            os.killpg(0, signal.SIGTSTP)
 
     def action_leave(self) -> None:
         """What stands over a screen is left first."""
