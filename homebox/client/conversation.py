@@ -117,22 +117,25 @@ def older(now: Conversation, view: ChatView) -> Conversation:
     return _with(now, items=(*(Item(message) for message in view.messages), *now.items), earlier=view.earlier)
 
 
-def asked(now: Conversation, text: str, at: float, *, parent: str | None = None) -> Conversation:
-    """A person has said something; the daemon does not know it yet. `parent`: it takes the place of what followed."""
+def asked(
+    now: Conversation, text: str, at: float, *, parent: str | None = None, model: str | None = None
+) -> Conversation:
+    """A person has said something; the daemon does not know it yet. `parent`: it takes the place of what followed.
+    `model`: the one that will answer, where the conversation has none of its own."""
     kept = now.items
     if parent is not None:
         ids = [item.message.id for item in kept]
         kept = kept[: ids.index(parent) + 1] if parent in ids else ()
     question = MessageView(id=SAID, role="user", content=text, created=at)
-    return _answering(_with(now, items=(*kept, Item(question))), at)
+    return _answering(_with(now, items=(*kept, Item(question))), at, model)
 
 
-def answered_again(now: Conversation, message: str, at: float) -> Conversation:
+def answered_again(now: Conversation, message: str, at: float, *, model: str | None = None) -> Conversation:
     """Another answer is asked for in the place of `message` and what follows it, or to a question."""
     ids = [item.message.id for item in now.items]
     at_message = ids.index(message)
     end = at_message if now.items[at_message].message.role == "assistant" else at_message + 1
-    return _answering(_with(now, items=now.items[:end]), at)
+    return _answering(_with(now, items=now.items[:end]), at, model)
 
 
 def goes_on(now: Conversation, at: float) -> Conversation:
@@ -170,8 +173,10 @@ def refused(now: Conversation, before: Conversation, error: HomeboxError | None)
     return _with(before, queued=now.queued, error=error)
 
 
-def _answering(now: Conversation, at: float) -> Conversation:
-    answer = MessageView(id=ANSWERING, role="assistant", content="", state="growing", created=at)
+def _answering(now: Conversation, at: float, model: str | None) -> Conversation:
+    answer = MessageView(
+        id=ANSWERING, role="assistant", content="", state="growing", created=at, model=now.model or model
+    )
     return _with(now, items=(*now.items, Item(answer, ChatState())), error=None)
 
 

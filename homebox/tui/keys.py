@@ -78,6 +78,8 @@ TABLE: Mapping[Where, tuple[Key, ...]] = {
     "message": (
         Key("message-down", "j,down", "want('step', 1)", "the next message"),
         Key("message-up", "k,up", "want('step', -1)", "the message before"),
+        Key("message-leave", "i,enter", "want('leave')", "back to what you type"),
+        Key("message-command", "slash", "want('command')", "a command"),
         Key("message-first", "g", "want('first')", "the first message"),
         Key("message-last", "G", "want('last')", "the last message"),
         Key("copy", "y", "want('copy')", "copy the message"),

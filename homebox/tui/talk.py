@@ -62,6 +62,7 @@ class Talk:
         self._generation = 0  # of opened conversations: what belongs to an earlier one is dropped
         self.now = _new(system)
         self.away: ConnectionLost | None = None
+        self.served: str | None = None  # the model that answers where none is chosen
         self.stopped: set[str] = set()  # turns that were stopped from here
 
     # ---- which conversation
@@ -114,14 +115,16 @@ class Talk:
             parent=parent,
             options=self.options,
         )
-        wanted = conversation.asked(now, text, self._clock(), parent=parent)
+        wanted = conversation.asked(now, text, self._clock(), parent=parent, model=self.model or self.served)
         self._begin(wanted, chats.path(now.chat, "turns"), request, unsent=text)
 
     def regenerate(self, message: str) -> None:
         """Another answer beside `message`, or to the question it is."""
         self._need_quiet()
         request = RegenerateRequest(key=_key(), message=message, options=self.options)
-        wanted = conversation.answered_again(self.now, message, self._clock())
+        wanted = conversation.answered_again(
+            self.now, message, self._clock(), model=self.model or self.served
+        )
         self._begin(wanted, chats.path(self.now.chat, "regenerate"), request)
 
     def go_on(self) -> None:

@@ -272,10 +272,14 @@ class ChatScreen(Screen[None]):
             self._health = await courier.in_thread(
                 self.daemon.json, "GET", "/health", timeout_s=5.0, accept=(503,)
             )
-            self.model = str((self._health or {}).get("model") or self.model)
+            self._serves((self._health or {}).get("model"))
         except HomeboxError as error:
             if not self.talk.now.items:
                 self.talk.failed(error)
+
+    def _serves(self, model: str | None) -> None:
+        if model:
+            self.model = self.talk.served = str(model)
 
     @work(group="box", exit_on_error=False)
     async def _watch_box(self) -> None:
@@ -284,7 +288,7 @@ class ChatScreen(Screen[None]):
         async for picture in self._boxes:
             self._box = picture if isinstance(picture, Snapshot) else None
             if self._box:
-                self.model = self._box.model or self.model
+                self._serves(self._box.model)
             self.query_one(SidePanel).show_house(self._box)
             self._draw_lines()
 

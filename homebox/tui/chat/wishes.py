@@ -217,6 +217,8 @@ class Wishes:
         views = self._screen.column.views
         wishes: dict[str, Callable[[], Awaitable[None]]] = {
             "step": lambda: self._move(view, by),
+            "leave": lambda: self._to_prompt(),
+            "command": lambda: self._to_prompt("/"),
             "first": lambda: self._move(view, -len(views)),
             "last": lambda: self._move(view, len(views)),
             "copy": lambda: self.copy(view.text),
@@ -236,6 +238,13 @@ class Wishes:
         """The last question."""
         items = self._screen.talk.now.items
         await self._edit(items[-1].message.id if items else "")
+
+    async def _to_prompt(self, begin: str = "") -> None:
+        prompt = self._screen.prompt
+        prompt.focus()
+        self._screen.column.to_bottom()
+        if begin and not prompt.draft:
+            prompt.draft = begin
 
     async def _move(self, view: MessageView, by: int) -> None:
         views = self._screen.column.views
