@@ -16,6 +16,7 @@ import typer
 
 from homebox.cli import columns, terminal
 from homebox.client import chats, connection
+from homebox.client.phrases import ended_in_words
 from homebox.client.sanitise import clean, safe_json
 from homebox.errors import NotFound, UsageError
 
@@ -92,7 +93,9 @@ def show(
     for each in found.messages:
         if thinking and each.think:
             parts.append(f"thinking: {each.think}")
-        note = "" if each.state == "done" else f" ({each.detail or chats.in_words(each.state)})"
+        note = (
+            "" if each.state == "done" else f" ({ended_in_words(each.detail) or chats.in_words(each.state)})"
+        )
         parts.append(f"{'you' if each.role == 'user' else 'homebox'}{note}: {each.content}")
     _out("\n\n".join(parts))
     return 0

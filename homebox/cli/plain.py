@@ -23,7 +23,7 @@ from homebox.cli.transcript import Drawing, Transcript
 from homebox.client import chats, commands, stream
 from homebox.client.connection import Daemon
 from homebox.client.patience import Patience
-from homebox.client.phrases import notice
+from homebox.client.phrases import ended_in_words, notice
 from homebox.client.sanitise import clean
 from homebox.client.state import ChatState, ConnectionLost
 from homebox.errors import HomeboxError, InvalidRequest, from_dict
@@ -121,7 +121,9 @@ class Conversation:
             else:
                 self.paragraph("you" if each.role == "user" else "homebox", each.content)
                 if each.state != "done":
-                    self.status(f"{each.detail or chats.in_words(each.state)} - /continue goes on with it")
+                    self.status(
+                        f"{ended_in_words(each.detail) or chats.in_words(each.state)} - /continue goes on with it"
+                    )
 
     def need_words(self) -> None:
         """Raises InvalidRequest where nothing was said yet: the daemon hears of a conversation with its first words."""
@@ -230,7 +232,7 @@ class Conversation:
             return
         tokens = finished.usage.completion_tokens
         if finished.reason == "cancelled":
-            how = "stopped by you" if stopped else finished.detail or "stopped from elsewhere"
+            how = "stopped by you" if stopped else ended_in_words(finished.detail) or "stopped from elsewhere"
             next_step = "; /continue goes on with it" if how.startswith("daemon ") else ""
             self.status(f"{how} at {tokens} tokens - kept{next_step}")
         elif finished.error or finished.reason == "error":

@@ -20,14 +20,21 @@ SAID, ANSWERING = "said", "answering"  # ids of what the daemon has not confirme
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A message, and what is known of its making: `answer` while it is written and as long as it stays open."""
+    """A message, and what is known of its making: `answer` while it is written and as long as it stays open. `resumed`:
+    when it was asked to go on, in unix seconds."""
 
     message: MessageView
     answer: ChatState | None = None
+    resumed: float = 0.0
 
     @property
     def growing(self) -> bool:
         return self.answer is not None and not self.answer.done
+
+    @property
+    def since(self) -> float:
+        """When its answer was asked for, in unix seconds."""
+        return self.resumed or self.message.created
 
     @property
     def text(self) -> str:
@@ -81,6 +88,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 def opened(now: Conversation, view: ChatView) -> Conversation:
     """The daemon's word on the whole path. What is known of answers that are still the same is kept."""
     known = {item.message.id: item.answer for item in now.items if item.answer}
+    resumed = {item.message.id: item.resumed for item in now.items}
     items = []
     for message in view.messages:
         answer = known.get(message.id)
@@ -89,7 +97,7 @@ def opened(now: Conversation, view: ChatView) -> Conversation:
             answer = ChatState(text=message.content, think=message.think)
         elif answer and answer.done and answer.text != message.content:
             answer = None
-        items.append(Item(message, answer))
+        items.append(Item(message, answer, resumed.get(message.id, 0.0)))
     return _with(
         now,
         chat=view.id,
@@ -109,29 +117,32 @@ def older(now: Conversation, view: ChatView) -> Conversation:
     return _with(now, items=(*(Item(message) for message in view.messages), *now.items), earlier=view.earlier)
 
 
-def asked(now: Conversation, text: str, at: float, *, parent: str | None = None) -> Conversation:
-    """A person has said something; the daemon does not know it yet. `parent`: it takes the place of what followed."""
+def asked(
+    now: Conversation, text: str, at: float, *, parent: str | None = None, model: str | None = None
+) -> Conversation:
+    """A person has said something; the daemon does not know it yet. `parent`: it takes the place of what followed.
+    `model`: the one that will answer, where the conversation has none of its own."""
     kept = now.items
     if parent is not None:
         ids = [item.message.id for item in kept]
         kept = kept[: ids.index(parent) + 1] if parent in ids else ()
     question = MessageView(id=SAID, role="user", content=text, created=at)
-    return _answering(_with(now, items=(*kept, Item(question))), at)
+    return _answering(_with(now, items=(*kept, Item(question))), at, model)
 
 
-def answered_again(now: Conversation, message: str, at: float) -> Conversation:
+def answered_again(now: Conversation, message: str, at: float, *, model: str | None = None) -> Conversation:
     """Another answer is asked for in the place of `message` and what follows it, or to a question."""
     ids = [item.message.id for item in now.items]
     at_message = ids.index(message)
     end = at_message if now.items[at_message].message.role == "assistant" else at_message + 1
-    return _answering(_with(now, items=now.items[:end]), at)
+    return _answering(_with(now, items=now.items[:end]), at, model)
 
 
-def goes_on(now: Conversation) -> Conversation:
+def goes_on(now: Conversation, at: float) -> Conversation:
     """The last answer is asked to grow further."""
     *before, last = now.items
     begun = ChatState(text=last.text, think=last.think)
-    return _with(now, items=(*before, Item(last.message, begun)), error=None)
+    return _with(now, items=(*before, Item(last.message, begun, at)), error=None)
 
 
 def begun(now: Conversation, created: TurnCreated) -> Conversation:
@@ -141,13 +152,16 @@ def begun(now: Conversation, created: TurnCreated) -> Conversation:
     for item in now.items:
         name = names.get(item.message.id) or item.message.id
         turn = created.turn if name == created.answer else item.message.turn
-        items.append(Item(_renamed(item.message, name, turn), item.answer))
+        items.append(msgspec.structs.replace(item, message=_renamed(item.message, name, turn)))
     return _with(now, chat=created.chat or now.chat, known=True, items=tuple(items))
 
 
 def heard(now: Conversation, message: str, answer: ChatState) -> Conversation:
     """What the reducer says of the answer `message`."""
-    items = tuple(Item(item.message, answer) if item.message.id == message else item for item in now.items)
+    items = tuple(
+        msgspec.structs.replace(item, answer=answer) if item.message.id == message else item
+        for item in now.items
+    )
     changes: dict[str, Any] = {"items": items}
     if answer.stats:
         changes |= {"ctx_used": answer.stats.ctx_used, "ctx_max": answer.stats.ctx_max}
@@ -165,13 +179,15 @@ def left(now: Conversation, message: str) -> Conversation:
     return _with(now, items=items)
 
 
-def refused(now: Conversation, before: Conversation, error: HomeboxError) -> Conversation:
-    """What was wanted did not begin: everything is as it was `before`, and why is said."""
+def refused(now: Conversation, before: Conversation, error: HomeboxError | None) -> Conversation:
+    """What was wanted did not begin: everything is as it was `before`, and why is said, if it was not given up."""
     return _with(before, queued=now.queued, error=error)
 
 
-def _answering(now: Conversation, at: float) -> Conversation:
-    answer = MessageView(id=ANSWERING, role="assistant", content="", state="growing", created=at)
+def _answering(now: Conversation, at: float, model: str | None) -> Conversation:
+    answer = MessageView(
+        id=ANSWERING, role="assistant", content="", state="growing", created=at, model=now.model or model
+    )
     return _with(now, items=(*now.items, Item(answer, ChatState())), error=None)
 
 

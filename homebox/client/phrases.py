@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from homebox.client.sanitise import clean
 from homebox.client.state import ChatState, ConnectionLost, Phase
 from homebox.wire import events
 
@@ -92,3 +93,8 @@ def stats_line(state: ChatState) -> str:
         f"{usage.prompt_tokens} tokens in{cached}, {usage.completion_tokens} out - TTFT {ttft} - {speed}"
         f" - queued {timing.queue_ms / 1000:.1f} s - {timing.total_ms / 1000:.1f} s in all - {finished.reason}"
     )
+
+
+def ended_in_words(detail: str) -> str:
+    """Why an answer ended, as the person who reads it is told: it is their own."""
+    return "stopped by you" if detail == "stopped by its owner" else clean(detail)

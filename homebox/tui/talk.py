@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -26,6 +27,10 @@ from homebox.wire.chats import ContinueRequest, RegenerateRequest
 from homebox.wire.requests import Options, TurnCreated, TurnRequest
 
 WINDOW = 40  # messages that are read at once: 20 turns
+
+
+class _GivenUp(Exception):
+    """The person no longer waits for a daemon that does not answer."""
 
 
 class Talk:
@@ -53,9 +58,11 @@ class Talk:
         self._clock = clock
         self._reader: courier.Newest[ChatState] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._given_up = threading.Event()  # what could not be sent yet
         self._generation = 0  # of opened conversations: what belongs to an earlier one is dropped
         self.now = _new(system)
         self.away: ConnectionLost | None = None
+        self.served: str | None = None  # the model that answers where none is chosen
         self.stopped: set[str] = set()  # turns that were stopped from here
 
     # ---- which conversation
@@ -108,14 +115,16 @@ class Talk:
             parent=parent,
             options=self.options,
         )
-        wanted = conversation.asked(now, text, self._clock(), parent=parent)
+        wanted = conversation.asked(now, text, self._clock(), parent=parent, model=self.model or self.served)
         self._begin(wanted, chats.path(now.chat, "turns"), request, unsent=text)
 
     def regenerate(self, message: str) -> None:
         """Another answer beside `message`, or to the question it is."""
         self._need_quiet()
         request = RegenerateRequest(key=_key(), message=message, options=self.options)
-        wanted = conversation.answered_again(self.now, message, self._clock())
+        wanted = conversation.answered_again(
+            self.now, message, self._clock(), model=self.model or self.served
+        )
         self._begin(wanted, chats.path(self.now.chat, "regenerate"), request)
 
     def go_on(self) -> None:
@@ -126,7 +135,7 @@ class Talk:
             raise InvalidRequest("there is no answer to go on with")
         request = ContinueRequest(key=_key(), options=self.options)
         self._begin(
-            conversation.goes_on(self.now),
+            conversation.goes_on(self.now, self._clock()),
             f"/homebox/turns/{last.message.turn}/continue",
             request,
             have=last,
@@ -139,6 +148,7 @@ class Talk:
             return
         if growing.message.turn is None:
             self.stopped.add("")  # as soon as it has an id
+            self._given_up.set()  # or not at all, where the daemon is away
             return
         self.stopped.add(growing.message.turn)
         with contextlib.suppress(
@@ -206,15 +216,18 @@ class Talk:
         have: Item | None = None,
     ) -> None:
         before, generation = self.now, self._generation
+        self._given_up = threading.Event()
         self._set(wanted)
 
         async def begin() -> None:
             try:
                 created = await self._send(path, request)
-            except HomeboxError as error:
+            except (HomeboxError, _GivenUp) as error:
                 if generation == self._generation:
                     self.away = None
-                    self._set(conversation.refused(self.now, before, error))
+                    self.stopped.discard("")
+                    why = error if isinstance(error, HomeboxError) else None
+                    self._set(conversation.refused(self.now, before, why))
                     self._unsent(unsent)
                 return
             if generation != self._generation:
@@ -233,12 +246,16 @@ class Talk:
     async def _send(
         self, path: str, request: TurnRequest | RegenerateRequest | ContinueRequest
     ) -> TurnCreated:
-        loop = asyncio.get_running_loop()
+        loop, given_up = asyncio.get_running_loop(), self._given_up
 
         def on_retry(lost: ConnectionLost) -> None:
             loop.call_soon_threadsafe(self._is_away, lost)
 
-        return await self._call(stream.begin, path, request, on_retry=on_retry)
+        def pause(seconds: float) -> None:
+            if given_up.wait(seconds):
+                raise _GivenUp
+
+        return await self._call(stream.begin, path, request, on_retry=on_retry, pause=pause)
 
     def _is_away(self, lost: ConnectionLost) -> None:
         self.away = lost
@@ -254,11 +271,15 @@ class Talk:
     async def _read(self, turn: str, answer: str, begun: ChatState) -> None:
         generation = self._generation
         self._reader = courier.answer(self._daemon, turn, begun)
+        away = False
         try:
             async for state in self._reader:
                 if generation != self._generation:
                     return
                 self._set(conversation.heard(self.now, answer, state))
+                back, away = away and not state.connection_lost, state.connection_lost is not None
+                if back and not state.done and turn in self.stopped:
+                    self._start(self.stop())  # it was wanted while nobody heard it
         except HomeboxError as error:
             if generation == self._generation:
                 self._set(conversation.left(self.now, answer))

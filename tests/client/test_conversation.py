@@ -88,9 +88,9 @@ def test_another_answer_takes_the_place_of_the_old_one_and_what_followed_it() ->
 
 
 def test_an_answer_that_goes_on_begins_with_what_there_is() -> None:
-    now = goes_on(opened(Conversation(chat="c"), view(Q1, A1)))
+    now = goes_on(opened(Conversation(chat="c"), view(Q1, A1)), 1234.5)
     assert now.growing is not None
-    assert now.growing.text == "hi"
+    assert (now.growing.text, now.growing.since) == ("hi", 1234.5)
 
 
 def test_older_messages_come_before_those_that_are_here() -> None:

@@ -18,6 +18,7 @@ from homebox.client.connection import Daemon
 from homebox.client.settings import Screens
 from homebox.tui.app import HomeboxApp
 from homebox.tui.monitor.screen import MonitorScreen
+from homebox.tui.monitor.widgets import Lines
 from homebox.wire.events import Blocks, Device, PersonBlocks, Snapshot, StreamRow, encode
 from tests.client.fake_daemon import Exchange, FakeDaemon
 from tests.tui import golden

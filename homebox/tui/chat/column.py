@@ -65,10 +65,14 @@ class Column(VerticalScroll, can_focus=False):
         self._rename(now)
         wanted = {item.message.id: item for item in now.items}
         gone = [view for name, view in self._views.items() if name not in wanted]
+        selected = next((at for at, view in enumerate(self._views.values()) if view.has_focus), None)
         self._views = {name: view for name, view in self._views.items() if name in wanted}
+        await self._mount_missing(now.items)
+        if selected is not None and self.screen.focused in gone and self.views:
+            # Another branch: the keys stay where they were, and none of them falls into the prompt.
+            self.views[min(selected, len(self.views) - 1)].focus()
         if gone:
             await self.remove_children(gone)
-        await self._mount_missing(now.items)
         for name, item in wanted.items():
             self._views[name].show(item)
         self._older.update(f"[+] {now.earlier} earlier messages: scroll up or click to read them")

@@ -20,6 +20,7 @@ from textual.widgets import Static
 
 from homebox.client.chats import in_words
 from homebox.client.conversation import Item
+from homebox.client.phrases import ended_in_words
 from homebox.client.sanitise import Growing, clean
 from homebox.tui.answer.rows import Look
 from homebox.tui.answer.thoughts import ThoughtsView
@@ -137,7 +138,7 @@ class MessageView(Vertical, can_focus=True):
         if len(message.siblings) > 1 and message.id in message.siblings:
             parts.append(Content(f"  [{message.siblings.index(message.id) + 1}/{len(message.siblings)}]"))
         if not self.item.growing and message.state not in ("done", "growing"):
-            parts.append(Content(f"  {clean(message.detail) or in_words(message.state)}"))
+            parts.append(Content(f"  {ended_in_words(message.detail) or in_words(message.state)}"))
         return Content.assemble(*parts)
 
     def action_want(self, what: str, by: int = 0) -> None:

@@ -207,6 +207,7 @@ class ChatScreen(Screen[None]):
                 me=self.me,
                 health=self._health,
                 note=self._note if at < self._note_until else "",
+                selected=isinstance(self.focused, MessageView),
                 at=at,
             )
         )
@@ -216,7 +217,7 @@ class ChatScreen(Screen[None]):
         growing = now.growing.answer if now.growing else None
         if growing is None or growing.phase not in (Phase.SENT, Phase.WAITING):
             self._health = None
-        elif now.growing and at - now.growing.message.created > PATIENCE_S:
+        elif now.growing and at - now.growing.since > PATIENCE_S:
             self._why_so_long()
 
     def _draw_panel(self, model: str) -> None:
@@ -281,6 +282,9 @@ class ChatScreen(Screen[None]):
     def palette_source(self) -> Source:
         return Source(remaps=self.remaps)
 
+    def on_descendant_focus(self) -> None:
+        self._draw_lines()  # what Esc and the letters do depends on it
+
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw_lines)
 
@@ -295,10 +299,14 @@ class ChatScreen(Screen[None]):
             self._health = await courier.in_thread(
                 self.daemon.json, "GET", "/health", timeout_s=5.0, accept=(503,)
             )
-            self.model = str((self._health or {}).get("model") or self.model)
+            self._serves((self._health or {}).get("model"))
         except HomeboxError as error:
             if not self.talk.now.items:
                 self.talk.failed(error)
+
+    def _serves(self, model: str | None) -> None:
+        if model:
+            self.model = self.talk.served = str(model)
 
     @work(group="box", exit_on_error=False)
     async def _watch_box(self) -> None:
@@ -307,7 +315,7 @@ class ChatScreen(Screen[None]):
         async for picture in self._boxes:
             self._box = picture if isinstance(picture, Snapshot) else None
             if self._box:
-                self.model = self._box.model or self.model
+                self._serves(self._box.model)
             self.query_one(SidePanel).show_house(self._box)
             self._draw_lines()
 
@@ -458,5 +466,10 @@ class ChatScreen(Screen[None]):
 
     def _unsent(self, text: str) -> None:
         """A message that did not go out is typed again, unless something else is there by now."""
-        if text and not self.prompt.draft:
+        if not text:
+            return
+        if self.prompt.draft:
+            self.say("your message was not sent; Up has it")
+        else:
             self.prompt.draft = text
+            self.say("your message was not sent; here it is again")

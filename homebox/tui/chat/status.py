@@ -7,7 +7,7 @@ shows them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -16,7 +16,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from homebox.client.conversation import Conversation
-from homebox.client.phrases import engine_line, waiting_line
+from homebox.client.phrases import ended_in_words, engine_line, waiting_line
 from homebox.client.sanitise import clean
 from homebox.client.state import ChatState, ConnectionLost, Phase
 from homebox.client.summary import needs_room
@@ -44,10 +44,12 @@ def line(
     me: str = "",
     health: dict[str, Any] | None = None,
     note: str = "",
+    selected: bool = False,
     at: float = 0.0,
 ) -> Line:
     """`stopped`: the last answer was stopped from here. `health`: what the daemon said of itself when nothing came for
-    a while. `note`: what came of the last wish, for a moment. `at`: unix seconds."""
+    a while. `note`: what came of the last wish, for a moment. `selected`: a message has the keys, and not the prompt.
+    `at`: unix seconds."""
     if now.error is not None:
         return _refusal(now, now.error)
     if note:
@@ -61,14 +63,21 @@ def line(
         )
     growing = now.growing
     if growing is not None and growing.answer is not None:
-        return _growing(growing.answer, growing.message.created, me, health, at)
+        said = _growing(growing.answer, growing.since, me, health, at)
+        return replace(said, hint=_before_esc(now, selected) + said.hint) if said.hint else said
     if _full(now):
         used = 100 * (now.ctx_used or 0) / (now.ctx_max or 1)
         return Line("[=]", f"context {used:.0f}% full - /summarise goes on, /new begins anew", "", "warning")
     last = now.items[-1] if now.items else None
     if last is not None and last.message.role == "assistant":
-        return _ended(last.answer, last.message.state, last.message.detail, stopped)
+        said = _ended(last.answer, last.message.state, last.message.detail, stopped)
+        return said if selected or not said.hint else replace(said, hint=f"Up, then {said.hint}")
     return Line()
+
+
+def _before_esc(now: Conversation, selected: bool) -> str:
+    """What Esc leaves before it comes to the answer."""
+    return "Esc " * (selected + len(now.queued))
 
 
 def _refusal(now: Conversation, error: HomeboxError) -> Line:
@@ -84,7 +93,7 @@ def _growing(state: ChatState, began: float, me: str, health: dict[str, Any] | N
         return Line(
             "[!]",
             f"daemon restarting - {safe} tok safe - retry in {state.connection_lost.retry_s:g} s",
-            "",
+            "Esc stop",
             "warning",
         )
     if state.paused:
@@ -131,12 +140,13 @@ def _ended(state: ChatState | None, how: str, detail: str, stopped: bool) -> Lin
         if how in ("done", "growing"):
             return Line()
         said = (
-            clean(detail) or {"stopped": "stopped", "length": "cut off at its limit", "error": "failed"}[how]
+            ended_in_words(detail)
+            or {"stopped": "stopped", "length": "cut off at its limit", "error": "failed"}[how]
         )
         return Line("[=]", f"{said} - kept", "r redo  c continue")
     tokens = finished.usage.completion_tokens
     if finished.reason == "cancelled":
-        by = "stopped by you" if stopped else clean(finished.detail) or "stopped from elsewhere"
+        by = "stopped by you" if stopped else ended_in_words(finished.detail) or "stopped from elsewhere"
         return Line("[=]", f"{by} at {tokens} tok - kept", "r redo  c continue")
     if finished.reason == "error":
         said = (finished.error or {}).get("message") or finished.detail or "the engine failed"

@@ -25,6 +25,7 @@ from homebox.tui.monitor.screen import MonitorScreen
 if TYPE_CHECKING:
     from homebox.tui.chat.screen import ChatScreen
 
+PANEL_FROM = 100  # columns
 QUIT_WITHIN_S = 3.0  # between the two Ctrl-C that leave
 Wish = Callable[[str], Awaitable[None]]
 
@@ -71,6 +72,7 @@ class Wishes:
     async def say(self, text: str) -> None:
         self._screen.column.to_bottom()
         parent, self._editing = self._editing, None
+        self._screen.say("")  # a note about what was typed
         self._screen.talk.say(text, parent=parent)
 
     async def escape(self) -> None:
@@ -198,6 +200,11 @@ class Wishes:
         await self._screen.app.push_screen(MonitorScreen(self._screen.daemon, ascii=self._screen.ascii))
 
     async def panel(self, rest: str = "") -> None:
+        if self._screen.size.width < PANEL_FROM:
+            raise InvalidRequest(
+                f"the panel needs {PANEL_FROM} columns; this terminal has {self._screen.size.width}",
+                hint="/stats has the figures of the answer, F3 those of the box.",
+            )
         self._screen.toggle_class("-no-panel" if self._screen.has_class("-full") else "-panel")
 
     async def leave(self, rest: str = "") -> None:
@@ -210,13 +217,15 @@ class Wishes:
         views = self._screen.column.views
         wishes: dict[str, Callable[[], Awaitable[None]]] = {
             "step": lambda: self._move(view, by),
+            "leave": lambda: self._to_prompt(),
+            "command": lambda: self._to_prompt("/"),
             "first": lambda: self._move(view, -len(views)),
             "last": lambda: self._move(view, len(views)),
             "copy": lambda: self.copy(view.text),
             "copy_code": lambda: self._copy_code(view),
             "edit": lambda: self._edit(message),
             "regenerate": lambda: self._again(message),
-            "continue": lambda: self.go_on(),
+            "continue": lambda: self._go_on(),
             "branch": lambda: self._screen.talk.branch(message, by),
             "delete": lambda: self._delete(view),
             "undo": lambda: self.shelf.undo(),
@@ -230,6 +239,13 @@ class Wishes:
         items = self._screen.talk.now.items
         await self._edit(items[-1].message.id if items else "")
 
+    async def _to_prompt(self, begin: str = "") -> None:
+        prompt = self._screen.prompt
+        prompt.focus()
+        self._screen.column.to_bottom()
+        if begin and not prompt.draft:
+            prompt.draft = begin
+
     async def _move(self, view: MessageView, by: int) -> None:
         views = self._screen.column.views
         at = views.index(view) + by
@@ -238,6 +254,10 @@ class Wishes:
             self._screen.column.to_bottom()
         else:
             views[max(0, min(len(views) - 1, at))].focus()
+
+    async def _go_on(self) -> None:
+        await self.go_on()
+        self._screen.prompt.focus()
 
     async def _again(self, message: str) -> None:
         self._screen.talk.regenerate(message)
