@@ -113,7 +113,7 @@ def use_in_asyncio(*imports: str) -> None:
 
 
 def _forkable(args: list[Any], env: Mapping[str, str] | None) -> bool:
-    if not all(isinstance(part, str) for part in args):
+    if sys.platform != "linux" or not all(isinstance(part, str) for part in args):
         return False
     known = args[:1] == [sys.executable] and len(args) > 1 and (args[1] == "-c" or args[1].endswith(".py"))
     return known and _at_start(os.environ if env is None else env) == _at_start(os.environ)
