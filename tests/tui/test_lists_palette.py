@@ -36,8 +36,8 @@ class Conversation(Screen[None]):
     def palette_source(self) -> Source:
         return Source(self.remaps, CHATS)
 
-    def action_monitor(self) -> None:
-        self.done.append("monitor")
+    def action_wish(self, command: str) -> None:
+        self.done.append(command)
 
 
 class Whole(Stage):
@@ -90,7 +90,7 @@ def test_an_action_runs_where_its_key_is_bound_and_the_rest_is_told_to_the_scree
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: app.screen is app.below)
             await choose(app, pilot, "watch", "F3")
-            await until(pilot, lambda: app.below.done == ["monitor"])
+            await until(pilot, lambda: app.below.done == ["/top"])
             await choose(app, pilot, "copy the m", "y, on a message")  # the editor has a copy of its own
             await until(pilot, lambda: len(app.said) == 1)
             await choose(app, pilot, "/exp", "/export FILE")
