@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import Resize
+from textual.events import Key, Resize
 from textual.geometry import Size
 from textual.pilot import Pilot
 
@@ -92,7 +92,7 @@ def test_a_question_is_answered_and_the_answer_stopped_by_esc_is_kept(daemon: Da
         assert chats.show(daemon, me.screen.talk.now.chat).messages[-1].state == "stopped"
         await me.press("up", "c")  # on the last message: go on
         await me.sees("[#] writing")
-        await me.press("escape", "escape")
+        await me.press("escape")
         await me.sees("stopped by you at")
 
     used(daemon, script)
@@ -332,5 +332,34 @@ def test_the_palette_does_what_keys_and_commands_do(daemon: Daemon) -> None:
         await me.sees("beside this answer")
         await me.press("enter")
         await until(lambda: me.quiet and len(me.screen.talk.now.items[-1].message.siblings) == 2)
+
+    used(daemon, script)
+
+
+def test_keys_that_are_pressed_at_once_go_where_those_before_them_led(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.asks("[[say=one]]", "one")
+        await me.asks("[[say=two]]", "two")
+        for keys, shown in (("up j s o", "> so"), ("backspace backspace up k k k e", "sends it as a branch")):
+            for key in keys.split():
+                me.screen.app.post_message(Key(key, key if len(key) == 1 else None))
+            await me.sees(shown)
+        assert me.screen.prompt.draft == "[[say=one]]"
+
+    used(daemon, script)
+
+
+def test_a_branch_takes_the_keys_of_the_one_before(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.asks("[[say=one]]", "one")
+        await me.press("up", "r")
+        await me.sees("[2/2]")
+        await until(lambda: me.quiet)
+        await me.press("up", "left_square_bracket")
+        await me.sees("[1/2]")
+        await me.press("right_square_bracket")
+        await me.sees("[2/2]")
+        assert isinstance(me.screen.focused, MessageView)
+        assert me.screen.prompt.draft == ""
 
     used(daemon, script)
