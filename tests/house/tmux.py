@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-DEADLINE_S = 120.0
+DEADLINE_S = 90.0
 LOOK_S = 0.05
 
 
@@ -72,12 +72,12 @@ class Pane:
         return int(self._tmux("display-message", "-p", "-t", self._name, "#{pane_pid}"))
 
     def sees(self, *words: str) -> str:
-        """The screen as soon as all of these stand on it."""
-        return self.until(lambda: all(each in self.screen for each in words), " and ".join(words))
+        """The screen as soon as all of these stand on it, on one line or on several."""
+        return self.until(lambda: all(_on(self.screen, each) for each in words), " and ".join(words))
 
     def misses(self, words: str) -> str:
         """The screen as soon as these are gone."""
-        return self.until(lambda: words not in self.screen, f"{words} to go")
+        return self.until(lambda: not _on(self.screen, words), f"{words} to go")
 
     def until(self, condition: Callable[[], object], what: str) -> str:
         deadline = time.monotonic() + DEADLINE_S
@@ -85,6 +85,10 @@ class Pane:
             assert time.monotonic() < deadline, f"waited for {what}; the screen is\n{self.screen}"
             time.sleep(LOOK_S)
         return self.screen
+
+
+def _on(screen: str, words: str) -> bool:
+    return words in screen or words in " ".join(screen.split())
 
 
 class Terminals:
