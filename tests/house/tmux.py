@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 LOOK_S = 0.05
 
 
