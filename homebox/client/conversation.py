@@ -126,8 +126,9 @@ def asked(
     if parent is not None:
         ids = [item.message.id for item in kept]
         kept = kept[: ids.index(parent) + 1] if parent in ids else ()
-    question = MessageView(id=SAID, role="user", content=text, created=at)
-    return _answering(_with(now, items=(*kept, Item(question))), at, model)
+    siblings = _beside(now, len(kept), SAID)
+    question = MessageView(id=SAID, role="user", content=text, created=at, siblings=siblings)
+    return _answering(_with(now, items=(*kept, Item(question))), at, model, [])
 
 
 def answered_again(now: Conversation, message: str, at: float, *, model: str | None = None) -> Conversation:
@@ -135,7 +136,8 @@ def answered_again(now: Conversation, message: str, at: float, *, model: str | N
     ids = [item.message.id for item in now.items]
     at_message = ids.index(message)
     end = at_message if now.items[at_message].message.role == "assistant" else at_message + 1
-    return _answering(_with(now, items=now.items[:end]), at, model)
+    siblings = _beside(now, end, ANSWERING)
+    return _answering(_with(now, items=now.items[:end]), at, model, siblings)
 
 
 def goes_on(now: Conversation, at: float) -> Conversation:
@@ -152,7 +154,9 @@ def begun(now: Conversation, created: TurnCreated) -> Conversation:
     for item in now.items:
         name = names.get(item.message.id) or item.message.id
         turn = created.turn if name == created.answer else item.message.turn
-        items.append(msgspec.structs.replace(item, message=_renamed(item.message, name, turn)))
+        siblings = [names.get(each) or each for each in item.message.siblings]
+        message = msgspec.structs.replace(item.message, id=name, turn=turn, siblings=siblings)
+        items.append(msgspec.structs.replace(item, message=message))
     return _with(now, chat=created.chat or now.chat, known=True, items=tuple(items))
 
 
@@ -184,15 +188,25 @@ def refused(now: Conversation, before: Conversation, error: HomeboxError | None)
     return _with(before, queued=now.queued, error=error)
 
 
-def _answering(now: Conversation, at: float, model: str | None) -> Conversation:
+def _answering(now: Conversation, at: float, model: str | None, siblings: list[str]) -> Conversation:
     answer = MessageView(
-        id=ANSWERING, role="assistant", content="", state="growing", created=at, model=now.model or model
+        id=ANSWERING,
+        role="assistant",
+        content="",
+        state="growing",
+        created=at,
+        model=now.model or model,
+        siblings=siblings,
     )
     return _with(now, items=(*now.items, Item(answer, ChatState())), error=None)
 
 
-def _renamed(message: MessageView, name: str, turn: str | None) -> MessageView:
-    return msgspec.structs.replace(message, id=name, turn=turn)
+def _beside(now: Conversation, place: int, name: str) -> list[str]:
+    """The siblings of a new message that stands in this place of the path."""
+    if place >= len(now.items):
+        return []
+    message = now.items[place].message
+    return [*(message.siblings or [message.id]), name]
 
 
 def _with(now: Conversation, **changes: Any) -> Conversation:

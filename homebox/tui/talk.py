@@ -59,6 +59,7 @@ class Talk:
         self._reader: courier.Newest[ChatState] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_up = threading.Event()  # what could not be sent yet
+        self._looked = 0  # how often the daemon was asked for the whole path
         self._generation = 0  # of opened conversations: what belongs to an earlier one is dropped
         self.now = _new(system)
         self.away: ConnectionLost | None = None
@@ -93,9 +94,13 @@ class Talk:
     async def refresh(self) -> None:
         """What the daemon says of this conversation now."""
         if self.now.known:
-            generation = self._generation
+            self._looked += 1
+            generation, looked = self._generation, self._looked
             view = await self._call(chats.show, self.now.chat, last=max(self._window, len(self.now.items)))
-            if generation == self._generation:
+            if (generation, looked) == (
+                self._generation,
+                self._looked,
+            ):  # not what was so before another wish
                 self._set(conversation.opened(self.now, view))
                 self._follow_what_grows()
 

@@ -118,3 +118,13 @@ def test_the_context_meter_follows_the_answer() -> None:
     assert (now.ctx_used, now.ctx_max) == (40, 1024)
     assert opened(now, view(Q1, A1)).ctx_used == 40
     assert opened(now, view(Q1, A1, ctx_used=41, ctx_max=1024)).ctx_used == 41
+
+
+def test_a_branch_is_counted_as_soon_as_it_is_asked_for() -> None:
+    now = answered_again(opened(Conversation(chat="c"), view(Q1, A1)), "a1", 1.0)
+    assert now.items[-1].message.siblings == ["a1", ANSWERING]
+    now = begun(now, TurnCreated(turn="t-2", chat="c", answer="a2"))
+    assert now.items[-1].message.siblings == ["a1", "a2"]
+    now = asked(opened(Conversation(chat="c"), view(Q1, A1)), "else", 1.0, parent="root")
+    assert now.items[0].message.siblings == ["q1", SAID]
+    assert asked(now, "more", 1.0).items[-2].message.siblings == []

@@ -36,7 +36,8 @@ class PromptApp(App[None]):
         super().__init__()
         self.seen: list[Message] = []
         self.stopped = 0
-        self.prompt = Prompt()
+        self.went_up = 0
+        self.prompt = Prompt(above=self._above)
         self.pilot: Pilot[None]
 
     def compose(self) -> ComposeResult:
@@ -53,11 +54,15 @@ class PromptApp(App[None]):
     def action_stop(self) -> None:
         self.stopped += 1
 
+    def _above(self) -> bool:
+        self.went_up += 1
+        return True
+
     def _note(self, message: Message) -> None:
         self.seen.append(message)
 
     on_prompt_sent = on_prompt_command = on_prompt_changed = on_prompt_leave = _note
-    on_prompt_select_last = on_prompt_drop_queued = _note
+    on_prompt_drop_queued = _note
 
     # ---- what a test does
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import AppBlur, AppFocus, Resize
+from textual.events import AppBlur, AppFocus, Key, Resize
 from textual.geometry import Size
 from textual.pilot import Pilot
 
@@ -92,7 +92,7 @@ def test_a_question_is_answered_and_the_answer_stopped_by_esc_is_kept(daemon: Da
         assert chats.show(daemon, me.screen.talk.now.chat).messages[-1].state == "stopped"
         await me.press("up", "c")  # on the last message: go on
         await me.sees("[#] writing")
-        await me.press("escape", "escape")
+        await me.press("escape")
         await me.sees("stopped by you at")
 
     used(daemon, script)
@@ -345,5 +345,33 @@ def test_who_comes_back_to_a_terminal_sees_what_was_said_at_another(daemon: Daem
         me.screen.app.post_message(AppBlur())
         me.screen.app.post_message(AppFocus())
         await until(lambda: me.texts[-1] == "two")
+
+    used(daemon, script)
+
+
+def test_keys_that_are_pressed_at_once_go_where_those_before_them_led(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.asks("[[say=one]]", "one")
+        await me.asks("[[say=two]]", "two")
+        for key in ("up", "k", "k", "k", "e"):
+            me.screen.app.post_message(Key(key, key if len(key) == 1 else None))
+        await me.sees("sends it as a branch")
+        assert me.screen.prompt.draft == "[[say=one]]"
+
+    used(daemon, script)
+
+
+def test_a_branch_takes_the_keys_of_the_one_before(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.asks("[[say=one]]", "one")
+        await me.press("up", "r")
+        await me.sees("[2/2]")
+        await until(lambda: me.quiet)
+        await me.press("up", "left_square_bracket")
+        await me.sees("[1/2]")
+        await me.press("right_square_bracket")
+        await me.sees("[2/2]")
+        assert isinstance(me.screen.focused, MessageView)
+        assert me.screen.prompt.draft == ""
 
     used(daemon, script)

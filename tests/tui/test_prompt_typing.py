@@ -185,7 +185,7 @@ def test_up_with_nothing_typed_selects_the_last_message_and_has_back_what_was_cl
         async with showing() as app:
             app.prompt.remember(["earlier"])
             app.press("up")
-            await app.until(lambda: app.kinds() == ["SelectLast"])
+            await app.until(lambda: app.went_up == 1)
             long = "line\n" * 50
             app.type("look: ")
             app.paste(long)

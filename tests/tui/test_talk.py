@@ -263,3 +263,20 @@ def test_a_title_and_an_instruction_are_the_conversations(daemon: Daemon) -> Non
         assert talk.now.title == "Trip to Lisbon"
 
     led(daemon, name)
+
+
+def test_a_message_that_nobody_takes_can_be_given_up_and_is_had_back(tmp_path: Path) -> None:
+    back: list[str] = []
+
+    async def give_up(talk: Talk) -> None:
+        talk.say("hello")
+        await until(lambda: talk.away)
+        await talk.stop()
+        await until(lambda: back)
+        assert back == ["hello"]
+        assert (talk.now.items, talk.now.error, talk.away) == ((), None, None)
+        talk.say("again")  # giving up was about that one
+        await until(lambda: talk.away)
+        assert texts(talk)[0] == "again"
+
+    led(Daemon(socket_path=tmp_path / "nobody"), give_up, unsent=back.append)

@@ -113,7 +113,7 @@ class ChatScreen(Screen[None]):
                     yield Column(welcome=self._welcome(), look=self._look(), clock=self._clock)
                     yield Static(id="pill", markup=False)
                 yield StatusLine()
-                yield Prompt()
+                yield Prompt(above=self._select_last)
             yield SidePanel()
         yield Footer(show_command_palette=False)
 
@@ -345,11 +345,6 @@ class ChatScreen(Screen[None]):
     def _typed(self, event: Prompt.Changed) -> None:
         self.wish(self._keep_draft(event.text))
 
-    @on(Prompt.SelectLast)
-    def _selected_last(self) -> None:
-        if views := self.column.views:
-            views[-1].focus()
-
     @on(Prompt.DropQueued)
     def _dropped(self) -> None:
         self.talk.withdraw_queued()
@@ -423,8 +418,41 @@ class ChatScreen(Screen[None]):
     def action_wish(self, command: str) -> None:
         self.wish(self.wishes.command(command))
 
+    # What moves the focus does so at once: the key that comes next is for what has it then.
+
+    def _select_last(self) -> bool:
+        views = self.column.views
+        if views:
+            self.set_focus(views[-1])
+        return bool(views)
+
+    def action_move(self, by: int) -> None:
+        """To the message `by` places further; past the last one is the prompt."""
+        views = self.column.views
+        at = views.index(self.focused) + by if isinstance(self.focused, MessageView) else len(views)
+        if at >= len(views) and by == 1:
+            self.action_to_prompt()
+        elif views:
+            self.set_focus(views[max(0, min(len(views) - 1, at))])
+
+    def action_to_prompt(self, begun: str = "") -> None:
+        self.prompt.focus()
+        self.column.to_bottom()
+        if not self.prompt.draft:
+            self.prompt.draft = begun
+
+    def action_from_message(self, what: str) -> None:
+        """What is done to the selected message, or the last one, and leads to the prompt."""
+        if views := self.column.views:
+            view = self.focused if isinstance(self.focused, MessageView) else views[-1]
+            self.prompt.focus()
+            self.wish(self.wishes.of_message(view, what, 0))
+
     def action_stop(self) -> None:
-        self.wish(self.wishes.escape())
+        if isinstance(self.focused, MessageView) and not self.talk.now.error:
+            self.prompt.focus()
+        else:
+            self.wish(self.wishes.escape())
 
     def action_interrupt(self) -> None:
         self.wish(self.wishes.interrupt())

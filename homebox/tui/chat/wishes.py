@@ -76,12 +76,10 @@ class Wishes:
         self._screen.talk.say(text, parent=parent)
 
     async def escape(self) -> None:
-        """The nearest thing that can be left: an error, a message, an edit, an answer."""
+        """The nearest thing that can be left: an error, an edit, an answer."""
         screen, talk = self._screen, self._screen.talk
         if talk.now.error:
             talk.forget_error()
-        elif isinstance(screen.focused, MessageView):
-            screen.prompt.focus()
         elif self._editing is not None:
             self._editing = None
             screen.prompt.clear()
@@ -214,18 +212,12 @@ class Wishes:
 
     async def of_message(self, view: MessageView, what: str, by: int) -> None:
         message = view.item.message.id
-        views = self._screen.column.views
         wishes: dict[str, Callable[[], Awaitable[None]]] = {
-            "step": lambda: self._move(view, by),
-            "leave": lambda: self._to_prompt(),
-            "command": lambda: self._to_prompt("/"),
-            "first": lambda: self._move(view, -len(views)),
-            "last": lambda: self._move(view, len(views)),
             "copy": lambda: self.copy(view.text),
             "copy_code": lambda: self._copy_code(view),
             "edit": lambda: self._edit(message),
             "regenerate": lambda: self._again(message),
-            "continue": lambda: self._go_on(),
+            "continue": lambda: self.go_on(),
             "branch": lambda: self._screen.talk.branch(message, by),
             "delete": lambda: self._delete(view),
             "undo": lambda: self.shelf.undo(),
@@ -239,29 +231,8 @@ class Wishes:
         items = self._screen.talk.now.items
         await self._edit(items[-1].message.id if items else "")
 
-    async def _to_prompt(self, begin: str = "") -> None:
-        prompt = self._screen.prompt
-        prompt.focus()
-        self._screen.column.to_bottom()
-        if begin and not prompt.draft:
-            prompt.draft = begin
-
-    async def _move(self, view: MessageView, by: int) -> None:
-        views = self._screen.column.views
-        at = views.index(view) + by
-        if by == 1 and at == len(views):  # past the last message is the prompt
-            self._screen.prompt.focus()
-            self._screen.column.to_bottom()
-        else:
-            views[max(0, min(len(views) - 1, at))].focus()
-
-    async def _go_on(self) -> None:
-        await self.go_on()
-        self._screen.prompt.focus()
-
     async def _again(self, message: str) -> None:
         self._screen.talk.regenerate(message)
-        self._screen.prompt.focus()
 
     async def _edit(self, message: str) -> None:
         question = self._screen.talk.now.question_of(message)
@@ -277,7 +248,6 @@ class Wishes:
     async def _delete(self, view: MessageView) -> None:
         if view.item.growing:
             raise InvalidRequest("this answer is being written", hint="Esc stops it.")
-        self._screen.prompt.focus()
         await self.shelf.delete_message(view.item.message.id)
 
     async def _copy_code(self, view: MessageView) -> None:

@@ -116,7 +116,14 @@ class Editor(TextArea):
         self._hands.pasted(event.text)
 
     async def _on_key(self, event: events.Key) -> None:
-        if await self._is_handled(event):
+        focused = self.screen.focused
+        if focused is not None and focused is not self:  # a key before this one has led elsewhere
+            event.prevent_default()
+            event.stop()
+            again = events.Key(event.key, event.character)
+            again._set_forwarded()
+            focused.post_message(again)
+        elif await self._is_handled(event):
             event.prevent_default()
             event.stop()
         elif event.key == "enter":

@@ -7,7 +7,7 @@ read in threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from textual import on
@@ -67,15 +67,19 @@ class Prompt(Vertical):
         """Ctrl-D where nothing is typed."""
 
     @dataclass
-    class SelectLast(Message):
-        """Up where nothing is typed."""
-
-    @dataclass
     class DropQueued(Message):
         """Esc where nothing is typed: the message that would come last is not to be sent."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        above: Callable[[], bool] = lambda: False,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        """`above`: Up where nothing is typed. It gives the keys to what is above at once, or says that there is nothing."""
         super().__init__(id=id, classes=classes)
+        self._above = above
         self._history = History()
         self._folded: dict[str, Chip] = {}
         self._send_once_read = False
@@ -138,7 +142,8 @@ class Prompt(Vertical):
         self._note.show(text)
 
     def focus(self, scroll_visible: bool = True) -> Prompt:
-        self._text.focus(scroll_visible)
+        """At once, so that the next key is typed; textual's own does it later."""
+        self.screen.set_focus(self._text, scroll_visible)
         return self
 
     # ---- what the text asks for
@@ -200,8 +205,7 @@ class Prompt(Vertical):
 
     def at_edge(self, by: int) -> bool:
         now = self._now()
-        if by < 0 and now.empty and not self._history.has_cleared:
-            self.post_message(self.SelectLast())
+        if by < 0 and now.empty and not self._history.has_cleared and self._above():
             return True
         found = self._history.step(by, now)
         if found is not None:
