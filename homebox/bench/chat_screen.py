@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from homebox.bench import scripted, screen
+from homebox.bench import screen, scripted
 from homebox.bench.screen import Row, answer, fenced, listed, report, words
 from homebox.bench.server import median, percentile
 from homebox.bench.terminal import Terminal, running
@@ -33,6 +33,7 @@ KEYS = [chr(code) for code in range(0x100, 0x17F) if chr(code).isalpha()]  # tha
 KEY_EVERY_S = 0.15
 LAST_WORDS = "This is the end of it."
 OLD_MESSAGES, LAST_OF_OLD = 500, "the last of five hundred"
+_BESIDE, _F2 = 130, b"\x1bOQ"
 Size = tuple[int, int]
 
 
@@ -115,7 +116,11 @@ def opening(folder: Path, daemon: Daemon, size: Size, args: argparse.Namespace) 
         chat.shows("Ask something")
         for _ in range(args.rounds):
             chat.wait(0.3)
-            chat.write(b"\x1bOQ")
+            if size[0] >= _BESIDE:  # the list is there already: hide it, and have it back with the focus
+                chat.write(_F2)
+                chat.wait(0.3)
+                chat.forget()
+            chat.write(_F2)
             chat.shows("five hundred")
             chat.wait(0.3)
             began, cpu = time.monotonic(), chat.cpu_s()

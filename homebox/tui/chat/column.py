@@ -44,6 +44,7 @@ class Column(VerticalScroll, can_focus=False):
         self._welcome = Static(welcome, id="welcome", markup=False)
         self._views: dict[str, MessageView] = {}
         self._now: Conversation | None = None
+        self._earlier = 0
         self._wanted: str | None = None
         self._asked_at: str | None = None  # the message before which older ones were asked for
 
@@ -69,11 +70,17 @@ class Column(VerticalScroll, can_focus=False):
         await self._mount_missing(now.items)
         for name, item in wanted.items():
             self._views[name].show(item)
-        self._older.update(f"[+] {now.earlier} earlier messages: scroll up or click to read them")
-        self._older.display = bool(now.earlier)
-        self._welcome.display = not now.items
+        self._say_whether_there_is_more(now)
         self._say_how_far_behind()
         self.call_after_refresh(self._settle)
+
+    def _say_whether_there_is_more(self, now: Conversation) -> None:
+        """To update a text lays the whole screen out anew, whether it is another text or not."""
+        if now.earlier != self._earlier:
+            self._earlier = now.earlier
+            self._older.update(f"[+] {now.earlier} earlier messages: scroll up or click to read them")
+            self._older.display = bool(now.earlier)
+        self._welcome.display = not now.items
 
     def reveal(self, message: str) -> None:
         """Bring it into sight and select it, as soon as it is there."""

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, TypeVar, cast
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
@@ -25,6 +24,7 @@ from homebox.client.connection import Daemon, own_name
 from homebox.client.state import Phase
 from homebox.errors import HomeboxError
 from homebox.tui import courier
+from homebox.tui.bare import Horizontal, Vertical
 from homebox.tui.chat.column import Column
 from homebox.tui.chat.message import MessageView
 from homebox.tui.chat.status import StatusLine, line
