@@ -26,6 +26,7 @@ from homebox.errors import HomeboxError
 from homebox.tui import courier
 from homebox.tui.bare import Horizontal, Vertical
 from homebox.tui.chat.column import Column
+from homebox.tui.chat.growing import GrowingScreen
 from homebox.tui.chat.message import MessageView
 from homebox.tui.chat.status import StatusLine, line
 from homebox.tui.chat.title import TitleLine
@@ -48,7 +49,7 @@ NOTE_S = 5.0
 PATIENCE_S = 1.5  # nothing came: the daemon is asked why
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(GrowingScreen):
     BLANK = True
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
     DEFAULT_CSS = """
