@@ -14,7 +14,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -88,7 +88,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], socket: Path, size: tuple[int, int], env: Mapping[str, str] | None = None
+    command: Sequence[str], socket: Path, size: tuple[int, int], env: dict[str, str] | None = None
 ) -> Iterator[Terminal]:
     """The command on a terminal of so many columns and rows; killed at the end."""
     master, slave = pty.openpty()

@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 from textual.containers import VerticalScroll
 from textual.message import Message
+from textual.scrollbar import ScrollBar
 from textual.widgets import Static
 
 from homebox.client.conversation import ANSWERING, SAID, Conversation, Item
 from homebox.tui.answer.rows import Look
+from homebox.tui.chat.bar import Bar
 from homebox.tui.chat.message import MessageView
 
 
@@ -47,6 +49,14 @@ class Column(VerticalScroll, can_focus=False):
         self._earlier = 0
         self._wanted: str | None = None
         self._asked_at: str | None = None  # the message before which older ones were asked for
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = Bar(name="vertical", thickness=self.scrollbar_size_vertical)
+            bar.display = False
+            self.app._start_widget(self, bar)
+        return self._vertical_scrollbar
 
     def on_mount(self) -> None:
         self.mount(self._older, self._welcome)
