@@ -94,6 +94,16 @@ def heavy(args: list[str], env: dict[str, str]) -> list[str]:
     return sorted(loaded & set(HEAVY))
 
 
+def measures(door: Door) -> list[tuple[str, list[str], int, Callable[[], float]]]:
+    """What it is called, the arguments, the budget in ms, and the moment at which it is over."""
+    return [
+        ("homebox --help, to its end", ["--help"], HELP_MS, time.monotonic),
+        ("homebox ask --help, to its end", ["ask", "--help"], HELP_MS, time.monotonic),
+        ("homebox ask Why?, to its request", ["ask", "Why?"], ASK_MS, lambda: door.at_s),
+        ("a Tab for ids, to its end", ["completion", "words", "chats"], TAB_MS, time.monotonic),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -104,12 +114,7 @@ def main() -> None:
         door = Door(Path(folder) / "s")
         env = os.environ | {"HOMEBOX_SOCKET": str(door.path)}
         print(f"{f'best of {runs}':44}{'budget ms':>10}{'wall ms':>9}{'CPU ms':>8}  heavy imports")
-        for label, args, budget, end in (
-            ("homebox --help, to its end", ["--help"], HELP_MS, time.monotonic),
-            ("homebox ask --help, to its end", ["ask", "--help"], HELP_MS, time.monotonic),
-            ("homebox ask Why?, to its request", ["ask", "Why?"], ASK_MS, lambda: door.at_s),
-            ("a Tab for ids, to its end", ["completion", "words", "chats"], TAB_MS, time.monotonic),
-        ):
+        for label, args, budget, end in measures(door):
             done = [run(args, env, end) for _ in range(runs)]
             wall, cpu = min(each.wall_ms for each in done), min(each.cpu_ms for each in done)
             found = ", ".join(heavy(args, env)) or "none"

@@ -7,6 +7,8 @@ bracketed paste is one `Paste`; all other input goes to textual's own parser, un
 
 from __future__ import annotations
 
+import select
+import sys
 import time
 from collections.abc import Iterable
 
@@ -14,6 +16,11 @@ from textual import constants, events
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.drivers import linux_driver
 from textual.message import Message
+
+# What begins with an Escape comes in one piece, even over a slow line; textual looks again only after a tenth of a second,
+# and once more, which is long for somebody who wants an answer to stop.
+LONE_ESCAPE_S = 0.03
+_ESCAPE = "\x1b"
 
 
 class PasteParser(XTermParser):
@@ -45,6 +52,9 @@ class PasteParser(XTermParser):
                 yield from super().feed(before)
             if found:
                 yield from self._pass_mark()
+        if self._held == _ESCAPE and self._pieces is None and _nothing_follows():
+            yield from self._release()
+            yield from super().tick()
 
     def tick(self) -> Iterable[Message]:
         if self._held and self._pieces is None and time.monotonic() >= self._held_until_s:
@@ -64,6 +74,12 @@ class PasteParser(XTermParser):
         if held and self._pieces is None:
             yield from super().feed(held)
             self._timeout_time = self._timeout_time and 0.0
+
+
+def _nothing_follows() -> bool:
+    """Nothing more was typed for a moment. The thread that asks does nothing but read keys."""
+    stdin = sys.__stdin__
+    return stdin is not None and stdin.isatty() and not select.select([stdin], [], [], LONE_ESCAPE_S)[0]
 
 
 def _begun(text: str, mark: str) -> int:

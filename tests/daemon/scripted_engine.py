@@ -7,6 +7,7 @@ special behaviour in words:
 
     [[say=hello_there]]  these words, `_` for a space, then the end token
     [[spell=hello_there]] the same, in one token a character, as no tokeniser would cut it
+    [[read=PATH]]        the text of that file, four characters a step, then the end token
     [[die=N]]            SIGKILL in the step that computes output token N (0: the first), in every engine
     [[die_once=N]]       the same, but not where the request came back as a suspect
     [[die_planning]]     SIGKILL between steps, when this request would be in the next one, in every engine
@@ -45,6 +46,7 @@ from homebox.wire import frames
 BLOCK = 16
 TOTAL_BLOCKS = 512
 PREFILL_CHUNK = 64
+READ_AT_ONCE = 4  # characters of a file in one step: about a token of ordinary text
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Request:
     orders: dict[str, str]
     say: list[int] | None
     output: list[int] = field(default_factory=list)
+    text: str = ""  # of a file, what is still to be said
     prefilled: int = 0
     exclusive: bool = False
 
@@ -172,7 +175,10 @@ class ScriptedEngine:
                 for letter in letters
                 for one in self.tokenizer.encode(letter, add_special_tokens=False).ids
             ]
-        self.waiting.append(Request(submit, orders, say, list(submit.output), exclusive=submit.exclusive))
+        text = Path(orders["read"]).read_text() if "read" in orders else ""
+        self.waiting.append(
+            Request(submit, orders, say, list(submit.output), text, exclusive=submit.exclusive)
+        )
         self.places_changed = True
 
     def abort(self, name: str) -> None:
@@ -243,9 +249,15 @@ class ScriptedEngine:
             signal.pause()
 
     def next_tokens(self, request: Request, position: int) -> list[int]:
-        if "clock" not in request.orders:
+        if request.text:
+            said, request.text = request.text[:READ_AT_ONCE], request.text[READ_AT_ONCE:]
+        elif "read" in request.orders:
+            return list(request.submit.sampling.end_tokens[:1])
+        elif "clock" in request.orders:
+            said = f"{time.time_ns() // 1000} "
+        else:
             return [self.next_token(request, position)]
-        ids: list[int] = self.tokenizer.encode(f"{time.time_ns() // 1000} ", add_special_tokens=False).ids
+        ids: list[int] = self.tokenizer.encode(said, add_special_tokens=False).ids
         return ids
 
     def next_token(self, request: Request, position: int) -> int:

@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 from textual.containers import VerticalScroll
 from textual.message import Message
+from textual.scrollbar import ScrollBar
 from textual.widgets import Static
 
 from homebox.client.conversation import ANSWERING, SAID, Conversation, Item
 from homebox.tui.answer.rows import Look
+from homebox.tui.chat.bar import Bar
 from homebox.tui.chat.message import MessageView
 
 
@@ -46,8 +48,17 @@ class Column(VerticalScroll, can_focus=False):
         self._welcome = Static(welcome, id="welcome", markup=False)
         self._views: dict[str, MessageView] = {}
         self._now: Conversation | None = None
+        self._earlier = 0
         self._wanted: str | None = None
         self._asked_at: str | None = None  # the message before which older ones were asked for
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = Bar(name="vertical", thickness=self.scrollbar_size_vertical)
+            bar.display = False
+            self.app._start_widget(self, bar)
+        return self._vertical_scrollbar
 
     def on_mount(self) -> None:
         self.mount(self._older, self._welcome)
@@ -75,11 +86,17 @@ class Column(VerticalScroll, can_focus=False):
             await self.remove_children(gone)
         for name, item in wanted.items():
             self._views[name].show(item)
-        self._older.update(f"[+] {now.earlier} earlier messages: scroll up or click to read them")
-        self._older.display = bool(now.earlier)
-        self._welcome.display = not now.items
+        self._say_whether_there_is_more(now)
         self._say_how_far_behind()
         self.call_after_refresh(self._settle)
+
+    def _say_whether_there_is_more(self, now: Conversation) -> None:
+        """To update a text lays the whole screen out anew, whether it is another text or not."""
+        if now.earlier != self._earlier:
+            self._earlier = now.earlier
+            self._older.update(f"[+] {now.earlier} earlier messages: scroll up or click to read them")
+            self._older.display = bool(now.earlier)
+        self._welcome.display = not now.items
 
     def reveal(self, message: str) -> None:
         """Bring it into sight and select it, as soon as it is there."""

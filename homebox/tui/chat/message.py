@@ -15,7 +15,9 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Region
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import Static
 
 from homebox.client.chats import in_words
@@ -64,6 +66,10 @@ class MessageView(Vertical, can_focus=True):
     def compose(self) -> ComposeResult:
         yield self._header
         yield self.body
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Its own part of what is drawn: the bar at its side, and otherwise the ground of the screen."""
+        return super().render_lines(crop) if self.has_focus else []
 
     def on_mount(self) -> None:
         if self.item.think:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, TypeVar, cast
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
@@ -26,7 +25,9 @@ from homebox.client.state import Phase
 from homebox.errors import HomeboxError
 from homebox.tui import courier
 from homebox.tui.answer.rows import Look
+from homebox.tui.bare import Container, Horizontal, Vertical
 from homebox.tui.chat.column import Column
+from homebox.tui.chat.growing import GrowingScreen
 from homebox.tui.chat.message import MessageView
 from homebox.tui.chat.status import StatusLine, line
 from homebox.tui.chat.title import TitleLine
@@ -52,7 +53,7 @@ NOTE_S = 5.0
 PATIENCE_S = 1.5  # nothing came: the daemon is asked why
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(GrowingScreen):
     BLANK = True
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
     DEFAULT_CSS = """

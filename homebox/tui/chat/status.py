@@ -193,8 +193,9 @@ class StatusLine(Widget):
 
     def show(self, shown: Line) -> None:
         if shown != self._shown:
+            if shown.kind != self._shown.kind:
+                self.set_classes(f"-{shown.kind}")
             self._shown = shown
-            self.set_classes(f"-{shown.kind}")
             height = len(fitted(shown, self.size.width))
             self.refresh(layout=height != self._height)
             self._height = height

@@ -79,8 +79,9 @@ class Chips(Static):
             _chip(each.name, f"{Path(each.name).name} {documents.in_words(each.size_bytes)}", opens=False)
             for each in self.files
         ]
-        self.display = bool(chips)
-        self.update(Content(" ").join(chips))
+        if chips or self.display:  # at every key; to update a text lays the whole screen out
+            self.display = bool(chips)
+            self.update(Content(" ").join(chips))
 
     @work(thread=True, exit_on_error=False, group="reading")
     def _read(self, name: str, taken_bytes: int) -> None:

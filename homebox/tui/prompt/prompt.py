@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 from textual.timer import Timer
@@ -21,6 +20,7 @@ from textual.widgets import OptionList, Static, TextArea
 from homebox.client import commands, documents
 from homebox.errors import HomeboxError, UsageError
 from homebox.tui import external
+from homebox.tui.bare import Horizontal, Vertical
 from homebox.tui.prompt import composing
 from homebox.tui.prompt.chips import Chips
 from homebox.tui.prompt.choices import Choice, Choices

@@ -5,8 +5,6 @@ The lines above and below the text that somebody else fills. They hold nothing b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from textual.content import Content
 from textual.widgets import Static
 
@@ -35,12 +33,14 @@ class Queued(Static):
 
     def __init__(self) -> None:
         super().__init__()
-        self.texts: Sequence[str] = ()
+        self.texts: list[str] = []
 
-    def show(self, texts: Sequence[str]) -> None:
-        self.texts = texts
-        self.display = bool(texts)
-        self._draw()
+    def show(self, texts: list[str]) -> None:
+        """Said at every drawing of an answer; to update a text lays the whole screen out, so only for another one."""
+        if texts != self.texts:
+            self.texts = texts
+            self.display = bool(texts)
+            self._draw()
 
     def on_resize(self) -> None:
         self._draw()
