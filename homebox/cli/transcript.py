@@ -50,7 +50,8 @@ class Transcript:
         if text == self._status:
             return
         self.end()
-        sys.stdout.write(f"status: {clean(text)}\n")
+        one_line = " ".join(text.split("\n"))  # what somebody wrote begins no line of its own
+        sys.stdout.write(clean(f"status: {one_line}") + "\n")
         sys.stdout.flush()
         self._status = text
 
