@@ -1,7 +1,7 @@
 """What would text say that wants to drive a terminal, and did any of it get there?
 
 One table for everything that writes to a terminal. Each text ends in the word `harmless`, so that a test can see that
-it was shown; what must not arrive has the number 7777 or the word `stolen` in it, which nothing of ours ever writes.
+it was shown; the sequences have the number 7777 or 77;77 in them, which nothing of ours ever writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOSTILE: Mapping[str, str] = {
     "half": "\x1b\x1b[\x1b[77\x1b[7777mharmless\x1b",
     "reset": "\x1bc\x1b#8\x1b(0harmless",
     "controls": "\x07\x08\x0b\x0c\x0e\x0f\x1a\x7f\rharmless",
-    "directions": "\u202estolen\u202c\u2066\u2069\u200e\u200f\u061c harmless",
+    "directions": "\u202ebackwards\u202c\u2066\u2069\u200e\u200f\u061c harmless",
     "entities": "&#x202e;&#27;[7777m&#x9b;7777m&rlm;&lrm;&Tab;&NewLine; `&#x202e;` harmless",
     "markup": "[red]harmless[/red] [@click=app.exit]harmless[/] [link=http://stolen.example]harmless[/link]",
     "addresses": "[harmless](http://stolen.example/\x1b[7777m) <http://stolen.example> ![harmless](x\u202e)",
@@ -35,6 +35,9 @@ EVERYTHING = "\n\n".join(HOSTILE.values())
 
 _DRIVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _STRING = re.compile(r"\x1b[\]P_^X].{0,40}", re.DOTALL)
+_POINTER = re.compile(
+    "\x1b\\]22;[a-z-]+\x07"
+)  # the shape of the mouse's pointer: the driver of the screens sets it
 _SEQUENCE = re.compile(r"\x1b\[([0-?]*)([ -/]*)([@-~])")
 
 
@@ -46,10 +49,10 @@ def drives(text: str) -> list[str]:
 def stolen(stream: bytes, finals: str, alone: str = "") -> list[str]:
     """What stands in the bytes of a screen that its driver does not write: control strings, other sequences than those
     with these final characters or with parameters of a hostile text, and controls beyond those in `alone`."""
-    text = stream.decode()  # nothing but UTF-8 goes to a terminal
+    text = _POINTER.sub("", stream.decode())  # nothing but UTF-8 goes to a terminal
     found = _STRING.findall(text)
     for parameters, between, final in _SEQUENCE.findall(text):
-        if final not in finals or "77" in re.split("[;:]", parameters) or "7777" in parameters:
+        if final not in finals or parameters in ("2", "77;77") or "7777" in parameters:
             found.append(f"CSI {parameters}{between}{final}")
     rest = _SEQUENCE.sub("", text)
     return found + [each for each in drives(rest) if each not in alone]

@@ -31,7 +31,7 @@ class Transcript:
             return
         if self._label != label:
             self.end()
-            text = f"{label}: {text}"
+            text = f"{label}: {text.removeprefix(' ')}"  # an answer that goes on does so with a blank
             self._label = label
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -86,7 +86,7 @@ class Drawing:
             and not isinstance(event, ConnectionLost)
             and really_waits(before, event)
         ):
-            self._out.status(self._why or line)
+            self._out.status(self._why or line.replace(" - ", "; "))  # a dash is read out, or not at all
         if after.think != before.think and self._out.thoughts:
             self._out.write("thinking", self._thoughts.feed(after.think[len(before.think) :]))
         elif after.think != before.think:
