@@ -89,7 +89,7 @@ def test_the_chat_screen_shows_everything_as_text(screen: Screen, tmp_path: Path
     screen.type(f"\x1b[200~{EVERYTHING}\x1b[201~")
     screen.until("[1 pasted ")
     screen.type("\t")
-    screen.until("harmless", 4)
+    screen.until("harmless", 2)
     screen.type(CTRL_C)
     screen.type("hello\r")
     screen.until("the answer ended here: harmless")
