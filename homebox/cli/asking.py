@@ -24,6 +24,7 @@ from homebox.cli.main import complain
 from homebox.cli.stopping import Stopping
 from homebox.client import connection, stream
 from homebox.client.patience import Patience
+from homebox.client.sanitise import clean, safe_json
 from homebox.client.state import ChatState
 from homebox.errors import DaemonUnreachable, HomeboxError, UsageError, from_dict
 from homebox.wire import requests
@@ -207,7 +208,8 @@ def _submit(daemon: connection.Daemon, request: requests.AskRequest) -> requests
 def _detach(created: requests.TurnCreated, flags: Flags) -> int:
     turn = created.turn
     as_json = flags.json or flags.jsonl
-    sys.stdout.write(f"{msgspec.json.encode(created).decode() if as_json else turn}\n")
+    whole = msgspec.json.encode(created).decode() if as_json else turn
+    sys.stdout.write(f"{safe_json(whole) if as_json else clean(whole)}\n")
     if not flags.quiet:
         terminal.say(
             f"the daemon goes on by itself; homebox ask --attach {turn} reads it, homebox streams cancel {turn} stops it"

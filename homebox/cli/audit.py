@@ -17,7 +17,7 @@ import typer
 from homebox.cli import columns, terminal
 from homebox.cli.durations import seconds
 from homebox.client import connection
-from homebox.client.sanitise import clean
+from homebox.client.sanitise import clean, safe_json
 from homebox.errors import UsageError
 
 MOST = 10_000
@@ -57,7 +57,7 @@ def audit(
     if json:
         import json as library
 
-        sys.stdout.write("".join(library.dumps(each) + "\n" for each in found))
+        sys.stdout.write("".join(safe_json(library.dumps(each)) + "\n" for each in found))
         return 0
     if not found:
         terminal.say("nothing is on record")

@@ -16,6 +16,7 @@ import typer
 
 from homebox.cli import terminal
 from homebox.cli.progress import Stages, size
+from homebox.client.sanitise import clean, safe_json
 from homebox.errors import BadFile, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _verify(file: str | None, stages: Stages, json: bool) -> int:
         _print_json(path, found, path.stat().st_size)
         return 0
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.created))
-    print(f"{path} is whole: {contents(found)}; made {made} on {found.host or 'another machine'}")
+    print(clean(f"{path} is whole: {contents(found)}; made {made} on {found.host or 'another machine'}"))
     return 0
 
 
@@ -117,7 +118,7 @@ def _tell(path: Path, saved: Saved, json: bool) -> None:
         _print_json(path, saved.manifest, saved.bytes)
         return
     terminal.prepare_stdout()
-    print(f"{path}  {size(saved.bytes)}  {contents(saved.manifest)}")
+    print(clean(f"{path}  {size(saved.bytes)}  {contents(saved.manifest)}"))
     if saved.manifest.models:
         terminal.say(f"models are not in it: {', '.join(model.name for model in saved.manifest.models)}")
 
@@ -135,8 +136,6 @@ def _complain(saved: Saved) -> int:
 
 def _print_json(path: Path, manifest: Manifest, count: int) -> None:
     import msgspec
-
-    from homebox.client.sanitise import safe_json
 
     terminal.prepare_stdout()
     body = {"file": str(path), "bytes": count, **msgspec.to_builtins(manifest)}

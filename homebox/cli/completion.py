@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from homebox.client.lines import inline
 from homebox.client.sanitise import clean
 from homebox.errors import HomeboxError, UsageError
 
@@ -62,8 +63,7 @@ def install(shell: Shell) -> int:
             f"{file}: {error.strerror or error}",
             hint=f"homebox completion show {shell} writes the script, to be put elsewhere.",
         ) from None
-    print(f"written to {file}")
-    print(then)
+    print(clean(f"written to {file}\n{then}"))
     return 0
 
 
@@ -76,7 +76,7 @@ def words(
     signal.signal(signal.SIGALRM, _too_late)
     signal.setitimer(signal.ITIMER_REAL, BUDGET_S)
     try:
-        found = [f"{name}\t{' '.join(clean(about).split())}" for name, about in _found(kind)]
+        found = [f"{inline(name)}\t{inline(about)}" for name, about in _found(kind)]
         signal.setitimer(signal.ITIMER_REAL, 0)
     except (HomeboxError, _TooLate):
         return 0

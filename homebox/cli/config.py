@@ -96,8 +96,8 @@ def path() -> int:
     from homebox.config import files
 
     for each in files():
-        sys.stdout.write(f"{each}\n")
-    sys.stdout.write(f"{client.path()}\n")
+        sys.stdout.write(clean(f"{each}") + "\n")
+    sys.stdout.write(clean(f"{client.path()}") + "\n")
     return 0
 
 

@@ -231,9 +231,7 @@ def _unexpected(error: Exception) -> int:
 
 def complain(error: HomeboxError) -> int:
     """Put an error on standard error, in one line or two, and return its exit code."""
-    from homebox.client.sanitise import clean  # a message may quote what somebody else wrote
-
-    _last_words(clean(f"homebox: {error}"))
+    _last_words(f"homebox: {error}")
     return error.exit_code
 
 
@@ -261,7 +259,9 @@ def _json_failure(error: HomeboxError, options: Sequence[str]) -> None:
     else:
         import json
 
-        print(json.dumps({"error": error.as_dict()}), flush=True)
+        from homebox.client.sanitise import safe_json
+
+        print(safe_json(json.dumps({"error": error.as_dict()})), flush=True)
 
 
 def _usage(error: typer.TyperException) -> UsageError:
@@ -273,8 +273,10 @@ def _usage(error: typer.TyperException) -> UsageError:
 
 
 def _last_words(line: str) -> None:
+    from homebox.client.sanitise import clean  # a message may quote what somebody else wrote
+
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(clean(line), file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
         return  # nobody is left to read it; the exit code still tells
 

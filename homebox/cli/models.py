@@ -17,6 +17,7 @@ import typer
 from homebox.cli import terminal
 from homebox.cli.progress import Stages
 from homebox.cli.progress import size as as_size
+from homebox.client.sanitise import clean
 from homebox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _agreed(library: Library, name: str) -> bool:
         size = "damaged"  # to remove it is the way out
     if not sys.stdin.isatty():
         raise UsageError("removing needs a yes, and there is no terminal to ask on", hint="Add --yes.")
-    return typer.confirm(f"Remove {name} ({size})?", err=True)
+    return typer.confirm(clean(f"Remove {name} ({size})?"), err=True)
 
 
 def _row(model: Manifest, width: int) -> str:
@@ -246,8 +247,6 @@ def _row(model: Manifest, width: int) -> str:
 
 
 def _print(*lines: str) -> None:
-    from homebox.client.sanitise import clean
-
     terminal.prepare_stdout()
     for line in lines:
         sys.stdout.write(clean(line) + "\n")

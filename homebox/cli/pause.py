@@ -69,7 +69,7 @@ def pause(
     words = msgspec.convert(found.get("pause"), Pause).words()
     sys.stdout.write(clean(f"paused {words}; homebox resume ends it") + "\n")
     if held:
-        sys.stdout.write(f"{_answers(held)} held until then\n")
+        sys.stdout.write(clean(f"{_answers(held)} held until then") + "\n")
     return 0
 
 
@@ -90,10 +90,10 @@ def resume(json: Annotated[bool, typer.Option("--json", help="One JSON object.")
         sys.stdout.write(safe_json(msgspec.json.encode(after).decode()) + "\n")
         return 0
     if not after.changed:
-        sys.stdout.write(f"nothing was paused: {after.state}\n")
+        sys.stdout.write(clean(f"nothing was paused: {after.state}") + "\n")
         return 0
     held = f"; {_answers(after.live)} will go on" if after.live else ""
-    sys.stdout.write(f"resumed: {after.state}{held}\n")
+    sys.stdout.write(clean(f"resumed: {after.state}{held}") + "\n")
     return 0
 
 

@@ -217,7 +217,7 @@ def new(
     )
     made = way.new_key(request)
     try:
-        print(safe_json(msgspec.json.encode(made).decode()) if json else made.key, flush=True)
+        print(safe_json(msgspec.json.encode(made).decode()) if json else clean(made.key), flush=True)
     except OSError as error:
         way.revoke(made.id)
         raise HomeboxError(

@@ -99,7 +99,7 @@ class Conversation:
 
     def failed(self, error: HomeboxError) -> None:
         self.exit_code = self.exit_code or error.exit_code
-        self.status(" - ".join(part for part in (error.message, error.hint) if part))
+        self.status(f"{error.message.rstrip('.')}. {error.hint}" if error.hint else error.message)
 
     # ---- which chat
 
@@ -121,9 +121,8 @@ class Conversation:
             else:
                 self.paragraph("you" if each.role == "user" else "homebox", each.content)
                 if each.state != "done":
-                    self.status(
-                        f"{ended_in_words(each.detail) or chats.in_words(each.state)} - /continue goes on with it"
-                    )
+                    how = ended_in_words(each.detail) or chats.in_words(each.state)
+                    self.status(f"{how}; /continue goes on with it")
 
     def need_words(self) -> None:
         """Raises InvalidRequest where nothing was said yet: the daemon hears of a conversation with its first words."""
@@ -234,7 +233,7 @@ class Conversation:
         if finished.reason == "cancelled":
             how = "stopped by you" if stopped else ended_in_words(finished.detail) or "stopped from elsewhere"
             next_step = "; /continue goes on with it" if how.startswith("daemon ") else ""
-            self.status(f"{how} at {tokens} tokens - kept{next_step}")
+            self.status(f"{how} at {tokens} tokens; what arrived is kept{next_step}")
         elif finished.error or finished.reason == "error":
             self.failed(from_dict(finished.error or {"code": "engine_failed", "message": finished.detail}))
         elif finished.reason == "length":

@@ -154,7 +154,7 @@ def _thinking(it: Conversation, rest: str, stop: Stop) -> None:
 
 
 def _stats(it: Conversation, rest: str, stop: Stop) -> None:
-    it.status(stats_line(it.last) if it.last else "nothing has been answered yet")
+    it.status(stats_line(it.last).replace(" - ", "; ") if it.last else "nothing has been answered yet")
 
 
 def _needed(rest: str, usage: str) -> str:

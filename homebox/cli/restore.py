@@ -10,6 +10,7 @@ import typer
 
 from homebox.cli import terminal
 from homebox.cli.progress import Stages
+from homebox.client.sanitise import clean, safe_json
 
 if TYPE_CHECKING:
     from homebox.backup.restore import Restored
@@ -59,11 +60,11 @@ def _tell(target: Path, done: Restored) -> None:
     from homebox.cli.backup import contents
     from homebox.library.catalogue import how_to_get
 
-    print(f"restored to {target}: {contents(done.manifest)}")
+    print(clean(f"restored to {target}: {contents(done.manifest)}"))
     if done.aside:
-        print(f"what was there before: {done.aside}")
+        print(clean(f"what was there before: {done.aside}"))
     for path in done.configuration:
-        print(f"configuration: {path}")
+        print(clean(f"configuration: {path}"))
     for path in done.unwritten:
         terminal.say(
             f"{path} may not be written by this account: run it with sudo, or take it from the archive"
@@ -76,8 +77,6 @@ def _tell(target: Path, done: Restored) -> None:
 
 def _print_json(target: Path, done: Restored) -> None:
     import msgspec
-
-    from homebox.client.sanitise import safe_json
 
     body = {
         "state": str(target),

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from homebox.client.sanitise import clean
+
 
 def serve(
     config: Annotated[
@@ -73,4 +75,4 @@ def serve(
     state = configuration.state_dir(settings)
     daemon.check(settings, state)
     build(settings, state)
-    typer.echo(f"ok: model {settings.model}, socket {configuration.socket_path(settings)}")
+    typer.echo(clean(f"ok: model {settings.model}, socket {configuration.socket_path(settings)}"))

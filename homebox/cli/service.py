@@ -67,16 +67,16 @@ def install(user: User = False, dry_run: DryRun = False) -> None:
     was_running = not dry_run and systemctl.show(user)[SERVICE].get("ActiveState") == "active"
     _take(steps, dry_run, user)
     for file in drop_ins(place):
-        print(f"{'yours':11} {file}")
+        print(clean(f"{'yours':11} {file}"))
     if dry_run:
         return
     if missing:
         pull = f"homebox models pull {missing}"
-        print(f"It has no model yet: {pull if user else f'sudo {pull}'}, then {_ours('start', user)}")
+        print(clean(f"It has no model yet: {pull if user else f'sudo {pull}'}, then {_ours('start', user)}"))
     elif was_running and changed:
-        print(f"The new units count from the next start on: {_ours('restart', user)}")
+        print(clean(f"The new units count from the next start on: {_ours('restart', user)}"))
     elif changed:
-        print(f"homebox runs. Its socket: {place.socket}")
+        print(clean(f"homebox runs. Its socket: {place.socket}"))
         if not user:
             print("Let somebody in: sudo gpasswd -a NAME homebox   (then they log in again)")
 
@@ -100,14 +100,13 @@ def uninstall(user: User = False, dry_run: DryRun = False) -> None:
     _take(steps, dry_run, user)
     left = list(installation.kept(place))
     for what, path in left:
-        print(f"{'kept':11} {path} ({what})")
+        print(clean(f"{'kept':11} {path} ({what})"))
     for file in drop_ins(place):
-        print(f"{'kept':11} {file} (yours)")
+        print(clean(f"{'kept':11} {file} (yours)"))
     if left and not dry_run:
         removal = f"rm -r {' '.join(str(path) for _, path in left)}"
-        print(
-            f"To remove those, too: {removal if user else f'sudo {removal}; sudo userdel homebox; sudo groupdel homebox-admin'}"
-        )
+        whole = removal if user else f"sudo {removal}; sudo userdel homebox; sudo groupdel homebox-admin"
+        print(clean(f"To remove those, too: {whole}"))
 
 
 @app.command("start")
@@ -211,9 +210,8 @@ def status(
     print(clean(f"{now.state}{f': {said}' if said else ''}"))
     if now.pid:
         print(clean(f"  since {now.since}, process {now.pid}, restarted {now.restarts} times"))
-    print(
-        f"  socket {now.socket}, service {now.service}, {'starts' if now.at_boot else 'does not start'} at boot"
-    )
+    at_boot = "starts" if now.at_boot else "does not start"
+    print(clean(f"  socket {now.socket}, service {now.service}, {at_boot} at boot"))
     if now.why:
         lines = now.last_words or (f"(the journal is for root and the group adm: {_ours('logs', user)})",)
         print(clean(f"homebox: {now.why}\n  {now.next_step}\nIts last words:"), file=sys.stderr)
@@ -275,9 +273,9 @@ def _take(steps: list[Step], dry_run: bool, user: bool) -> None:
             verb = "unchanged"
         elif dry_run:
             verb = f"would {verb}"
-        print(f"{verb:11} {thing}", flush=True)
+        print(clean(f"{verb:11} {thing}"), flush=True)
         if dry_run and step.due and isinstance(step, Write):
-            print("".join(f"    {line}\n" for line in step.text.splitlines()), end="")
+            print(clean("".join(f"    {line}\n" for line in step.text.splitlines())), end="")
         if dry_run or not step.due:
             continue
         try:

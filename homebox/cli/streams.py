@@ -15,7 +15,7 @@ import typer
 
 from homebox.cli import figures, terminal
 from homebox.client import connection, stream
-from homebox.client.sanitise import safe_json
+from homebox.client.sanitise import clean, safe_json
 from homebox.errors import HomeboxError, NotFound, UsageError
 from homebox.wire.events import StreamRow
 
@@ -96,12 +96,12 @@ def _stop(daemon: connection.Daemon, chosen: list[StreamRow]) -> int:
         try:
             stream.cancel(daemon, quote(row.id, safe=""))
         except NotFound:
-            print(f"{row.id} had already ended")
+            print(clean(f"{row.id} had already ended"))
         except HomeboxError as error:
             terminal.say(str(error) if row.id in str(error) else f"{row.id}: {error}")
             code = error.exit_code
         else:
-            print(f"{row.id} stopped")
+            print(clean(f"{row.id} stopped"))
     return code
 
 
@@ -126,4 +126,4 @@ def _agreed(rows: list[StreamRow]) -> bool:
     if not sys.stdin.isatty():
         raise UsageError("stopping these needs a yes, and there is no terminal to ask on", hint="Add --yes.")
     named = ", ".join(f"{row.id} ({row.person})" for row in rows)
-    return typer.confirm(f"Stop {named}?", err=True)
+    return typer.confirm(clean(f"Stop {named}?"), err=True)

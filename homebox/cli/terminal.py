@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from homebox.client.lines import clip
 from homebox.client.sanitise import clean
 
 
@@ -60,7 +61,7 @@ class StatusLine:
         if self._quiet or text == self._shown:
             return
         if self._rewrites:
-            print(f"\r\x1b[K{clean(text)[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{clip(text, _columns() - 1)}", end="", file=sys.stderr, flush=True)
         else:
             say(text)
         self._shown = text

@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from homebox.client.sanitise import clean
 from homebox.errors import HomeboxError, NotAllowed, UsageError
 
 app = typer.Typer(
@@ -72,16 +73,15 @@ def new(
     """
     names = list(dict.fromkeys([*(_checked(name) for name in host or []), *own_names()]))
     cert, key = make(out, names, days)
-    print(f"certificate  {cert}")
-    print(f"key          {key}")
-    print(f"names        {', '.join(names)}")
-    print(f"valid        {days} days")
-    print(
-        f'\nIn the daemon\'s configuration:\n  tls_cert = "{cert.absolute()}"\n  tls_key = "{key.absolute()}"'
-    )
+    print(clean(f"certificate  {cert}"))
+    print(clean(f"key          {key}"))
+    print(clean(f"names        {', '.join(names)}"))
+    print(clean(f"valid        {days} days"))
+    absolute = f'  tls_cert = "{cert.absolute()}"\n  tls_key = "{key.absolute()}"'
+    print(clean(f"\nIn the daemon's configuration:\n{absolute}"))
     if os.geteuid() == 0:
-        print(f"The daemon's account must be able to read the key: chown homebox {key.absolute()}")
-    print(f"On other computers: copy {cert.name} (never the key) and set HOMEBOX_CA to it.")
+        print(clean(f"The daemon's account must be able to read the key: chown homebox {key.absolute()}"))
+    print(clean(f"On other computers: copy {cert.name} (never the key) and set HOMEBOX_CA to it."))
     return 0
 
 

@@ -31,7 +31,7 @@ class Transcript:
             return
         if self._label != label:
             self.end()
-            text = f"{label}: {text}"
+            text = f"{label}: {text.removeprefix(' ')}"  # an answer that goes on does so with a blank
             self._label = label
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -50,7 +50,8 @@ class Transcript:
         if text == self._status:
             return
         self.end()
-        sys.stdout.write(f"status: {clean(text)}\n")
+        one_line = " ".join(text.split("\n"))  # what somebody wrote begins no line of its own
+        sys.stdout.write(clean(f"status: {one_line}") + "\n")
         sys.stdout.flush()
         self._status = text
 
@@ -85,7 +86,7 @@ class Drawing:
             and not isinstance(event, ConnectionLost)
             and really_waits(before, event)
         ):
-            self._out.status(self._why or line)
+            self._out.status(self._why or line.replace(" - ", "; "))  # a dash is read out, or not at all
         if after.think != before.think and self._out.thoughts:
             self._out.write("thinking", self._thoughts.feed(after.think[len(before.think) :]))
         elif after.think != before.think:

@@ -12,6 +12,7 @@ import typer
 import homebox
 from homebox.cli.status import health
 from homebox.client import connection
+from homebox.client.sanitise import clean, safe_json
 from homebox.errors import HomeboxError
 from homebox.wire.events import SCHEMA
 
@@ -31,10 +32,10 @@ def version(json: Annotated[bool, typer.Option("--json", help="One JSON object."
         "daemon": _daemon_version(),
     }
     if json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        sys.stdout.write(safe_json(msgspec.json.encode(found).decode()) + "\n")
     else:
         sys.stdout.write(f"homebox {found['homebox']} (Python {found['python']})\n")
-        sys.stdout.write(f"daemon {found['daemon'] or 'not reachable'}\n")
+        sys.stdout.write(clean(f"daemon {found['daemon'] or 'not reachable'}") + "\n")
     return 0
 
 

@@ -108,6 +108,8 @@ class Part:
 
 
 def part(text: str, style: str = "", *, rank: int = 0, gap: int = 2) -> Part:
+    """Blanks in it stay: it may be drawn."""
+    text = clean(text).replace("\n", " ")
     return Part(((text, style),), rank, gap)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from homebox.client import words
-from homebox.client.lines import ASCII, Glyphs, Line, clip, pad
+from homebox.client.lines import ASCII, Glyphs, Line, clip, inline, pad
 from homebox.client.streams import STATES, Order
 from homebox.wire.events import StreamRow
 
@@ -32,7 +32,7 @@ class Column:
 def state(row: StreamRow) -> str:
     """`wait #2`, `prefill`, `decode`, or how it ended."""
     place = f" #{row.position}" if row.state == "waiting" and row.position is not None else ""
-    return STATES.get(row.state, row.state) + place
+    return inline(STATES.get(row.state, row.state)) + place
 
 
 def _tok_s(row: StreamRow, name: str, pool: int) -> str:

@@ -12,14 +12,17 @@ import os
 import signal
 from typing import ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 
 from homebox.client.connection import Daemon
+from homebox.client.sanitise import clean
 from homebox.client.settings import Screens
 from homebox.tui import keys, themes
 from homebox.tui.palette import Everything
+from homebox.tui.prompt.editor import Editor
 
 
 class HomeboxApp(App[int], inherit_bindings=False):
@@ -54,6 +57,12 @@ class HomeboxApp(App[int], inherit_bindings=False):
             loop.add_signal_handler(number, self.exit, 128 + number)
         self.push_screen(self._first, self._left)
         self.call_after_refresh(_spare_the_collector)
+
+    async def on_event(self, event: events.Event) -> None:
+        """A paste is nothing but text in every line that can be typed into. The prompt sees to it, and says so."""
+        if isinstance(event, events.Paste) and not isinstance(self.focused, Editor):
+            event = events.Paste(clean(event.text))
+        await super().on_event(event)
 
     def _left(self, _: None) -> None:
         if self.return_code is None:  # a signal has said already how it ends

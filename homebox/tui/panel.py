@@ -199,7 +199,7 @@ def _person(name: str, rows: Sequence[StreamRow], width: int) -> str:
     if speeds:
         parts.append(f"{sum(speeds):.1f} tok/s")
     elif runs:
-        parts.append(runs[0].state)
+        parts.append(line(runs[0].state))
     if waits:
         parts.append(f"{len(waits)} wait")
     return both_ends(f"{'*' if rows[0].mine else ' '}{name}", "  ".join(parts), width)

@@ -83,7 +83,7 @@ def test_an_answer_goes_on_across_a_broken_connection(box: FakeDaemon, homebox: 
     assert ran.out.splitlines()[3:] == [
         "homebox: Half",
         "status: the daemon does not answer; what arrived is safe, trying again in 1 s",
-        "homebox:  and half",
+        "homebox: and half",
     ]
 
 
@@ -102,7 +102,7 @@ def test_ctrl_c_while_it_writes_stops_in_the_daemon_keeps_the_text_and_stays(
     terminal.until("homebox: Once upon a time")
     assert waiting.wait(10)
     terminal.type("\x03")
-    terminal.until("\nstatus: stopped by you at 3 tokens - kept\n")
+    terminal.until("\nstatus: stopped by you at 3 tokens; what arrived is kept\n")
     terminal.until("you: ")
     terminal.type("\x04")
     assert terminal.end()[0] == 0
@@ -241,7 +241,7 @@ def test_ctrl_c_stops_an_answer_also_after_a_long_paste_and_the_paste_is_kept(
     terminal = homebox.terminal("chat", "--plain")
     begin_story(terminal, waiting)
     terminal.type(LINES + "\x03")
-    seen = terminal.until("stopped by you at 3 tokens - kept\n")
+    seen = terminal.until("stopped by you at 3 tokens; what arrived is kept\n")
     assert "copied" not in seen
     terminal.until(r"you: \[300 lines pasted\]")
     assert messages(box) == ["a story"]

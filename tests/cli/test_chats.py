@@ -170,7 +170,7 @@ def test_an_answer_is_given_again_gone_on_with_and_the_conversation_named(box: B
     after = box.http.get("/homebox/chats/aa11").json()
     kept = box.http.get("/homebox/chats/aa11?all=1").json()["messages"][1]["content"]
     lines = ran.out.splitlines()
-    assert lines[5] == "status: cut at its limit - /continue goes on with it"
+    assert lines[5] == "status: cut at its limit; /continue goes on with it"
     assert kept.startswith(before) and f"homebox: {kept[len(before) :]}" in lines, (
         "only what is new is written"
     )
@@ -193,7 +193,9 @@ def test_the_chat_on_a_terminal_outlives_a_killed_daemon(model: Path, tmp_path: 
         daemon.process.wait()
         terminal.until("the daemon does not answer; what arrived is safe")
     with served(model, folder) as daemon:
-        terminal.until(r"status: daemon restarted at \d+ tokens - kept; /continue goes on with it\nyou: ")
+        terminal.until(
+            r"status: daemon restarted at \d+ tokens; what arrived is kept; /continue goes on with it\nyou: "
+        )
         terminal.type("[[say=still_here]]\n")
         terminal.until("homebox: still here\nyou: ")
         terminal.type("\x04")

@@ -157,7 +157,7 @@ def test_a_refused_message_is_a_status_the_chat_goes_on_and_its_code_is_the_last
 
     fake.when("POST", "/homebox/chats/", full_once)
     code, out = talk("one", "two")
-    assert "status: 32 requests are waiting - Try again in a moment.\n" in out
+    assert "status: 32 requests are waiting. Try again in a moment.\n" in out
     assert out.endswith("homebox: You said that.\n") and code == 5
 
 
@@ -356,7 +356,7 @@ def test_a_conversation_is_written_to_a_file_that_is_not_there_yet(
     out = talk(*lines, "/export", chat_id="c1")[1]
     assert (tmp_path / "trip.md").read_text() == "# Trip\n"
     assert (tmp_path / "trip.json").read_text() == '{"a": 1}'
-    assert f"status: {tmp_path}/trip.md is there already - Name another file.\n" in out
+    assert f"status: {tmp_path}/trip.md is there already. Name another file.\n" in out
 
 
 def test_a_summary_is_read_out_and_goes_with_the_first_message_of_a_new_conversation(
@@ -383,7 +383,7 @@ def test_before_the_first_word_there_is_nothing_to_do_it_to(talk: Talk, line: st
 def test_counts_are_told_and_what_follows_quit_is_not_sent(fake: FakeDaemon, talk: Talk) -> None:
     out = talk("/stats", "one", "/stats", "/stats", "/quit", "never")[1]
     assert "status: nothing has been answered yet\n" in out
-    assert out.count("status: 7 tokens in, 3 out - TTFT 0.34 s") == 2 and len(said(fake)) == 1
+    assert out.count("status: 7 tokens in, 3 out; TTFT 0.34 s") == 2 and len(said(fake)) == 1
 
 
 def test_an_instruction_given_with_a_conversation_that_is_there_changes_it(

@@ -125,7 +125,7 @@ def test_ctrl_c_in_the_chat_stops_in_the_daemon_and_the_chat_goes_on(box: Box, h
     terminal.type("[[forever]] [[pace=20]]\n")
     terminal.until("homebox: .")
     terminal.type("\x03")
-    terminal.until(r"status: stopped by you at \d+ tokens - kept\nyou: ")
+    terminal.until(r"status: stopped by you at \d+ tokens; what arrived is kept\nyou: ")
     until(lambda: not box.house.book.live)
     terminal.type("[[say=still_here]]\n")
     terminal.until("homebox: still here\nyou: ")

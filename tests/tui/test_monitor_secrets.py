@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from homebox.cli import figures
+from homebox.cli.main import run
 from homebox.client.connection import Daemon
 from homebox.tui.app import HomeboxApp
+from homebox.tui.chat.screen import ChatScreen
 from homebox.tui.monitor.screen import MonitorScreen
 from homebox.wire import events
 from tests.daemon.box import Box, running
@@ -77,3 +79,54 @@ async def screens(socket: Path) -> list[str]:
             found.append(golden.shown(app))
         await until(pilot, lambda: "anna" in golden.shown(app))
     return found
+
+
+def test_beside_a_conversation_others_are_seen_by_name_and_figures_only(busy: Box) -> None:
+    async def chat() -> str:
+        daemon = Daemon(socket_path=Path(busy.socket), speak_as="spy")
+        app = HomeboxApp(daemon, ChatScreen(daemon))
+        async with app.run_test(size=(140, 40)) as pilot:
+            await sees(pilot, "anna")
+            return golden.shown(app)
+
+    shown = asyncio.run(chat())
+    assert "HOUSE" in shown and "anna" in shown and "run" in shown
+    assert "zq" not in shown.lower()
+
+
+COMMANDS = (
+    "top --once", "top --json", "streams list", "streams list --json", "completion words streams", "usage --json",
+    "status --json",
+)  # fmt: skip
+
+
+def test_no_command_tells_anybody_of_the_words_of_another(
+    busy: Box, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Said as somebody else, in this process: the socket knows a person by their account."""
+    spy = Daemon(socket_path=Path(busy.socket), speak_as="spy")
+    monkeypatch.setattr("homebox.client.connection.from_environment", lambda: spy)
+    for command in COMMANDS:
+        run(command.split())
+        told = capfd.readouterr().out
+        assert "zq" not in told.lower(), command
+        assert "anna" in told or not command.startswith(("top", "streams", "completion")), command
+
+
+def test_the_line_of_a_following_monitor_is_as_silent_as_one_picture(
+    busy: Box, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`top --jsonl`, until two pictures are there."""
+    spy, told = Daemon(socket_path=Path(busy.socket), speak_as="spy"), []
+    monkeypatch.setattr("homebox.client.connection.from_environment", lambda: spy)
+
+    def write(line: str) -> int:
+        told.append(line)
+        if len(told) == 2:
+            raise BrokenPipeError
+        return len(line)
+
+    monkeypatch.setattr("sys.stdout.write", write)
+    with pytest.raises(BrokenPipeError):
+        run(["top", "--jsonl", "--interval", "0.2"])
+    assert all("anna" in line and "zq" not in line.lower() for line in told)

@@ -70,9 +70,9 @@ def doctor(
         return 0 if good else 1
     for finding in findings:
         mark = "FAIL" if not finding.ok else "note" if finding.fix else "ok  "
-        sys.stdout.write(f"{mark} {finding.check:8} {clean(finding.found)}\n")
+        sys.stdout.write(clean(f"{mark} {finding.check:8} {finding.found}") + "\n")
         if finding.fix:
-            sys.stdout.write(f"     {'':8} -> {clean(finding.fix)}\n")
+            sys.stdout.write(clean(f"     {'':8} -> {finding.fix}") + "\n")
     return 0 if good else 1
 
 

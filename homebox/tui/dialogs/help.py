@@ -25,7 +25,7 @@ from homebox.tui.keys import TABLE, Where, in_words
 from homebox.tui.lines import line
 from homebox.tui.lists.filter import Line
 
-_PLACES: Mapping[Where, str] = {
+PLACES: Mapping[Where, str] = {
     "screen": "Everywhere",
     "prompt": "While you type",
     "message": "On a message",
@@ -46,7 +46,7 @@ class Row:
 
 def rows(remaps: Mapping[str, str]) -> Iterator[Row]:
     """All there is, in the order of the tables."""
-    for where, heading in _PLACES.items():
+    for where, heading in PLACES.items():
         for key in TABLE[where]:
             keys = remaps.get(key.id, key.keys).split(",")
             yield Row(heading, ", ".join(in_words(each) for each in keys[:2]), key.about)

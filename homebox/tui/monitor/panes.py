@@ -34,7 +34,10 @@ def detail(row: StreamRow | None, now: Snapshot, cells: int) -> list[Line]:
     own = " (you)" if row.mine else ""
     facts = [
         ("stream", inline(row.id)),
-        ("person", f"{inline(row.person)}{own}   class {row.klass}   came by {row.client or 'n/a'}"),
+        (
+            "person",
+            f"{inline(row.person)}{own}   class {inline(row.klass)}   came by {inline(row.client) or 'n/a'}",
+        ),
         ("state", _state(row)),
         ("model", inline(row.model)),
         ("prompt", _prompt(row)),

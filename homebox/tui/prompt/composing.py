@@ -46,7 +46,9 @@ class Draft:
 
     @classmethod
     def of(cls, text: str) -> Draft:
-        """A whole text as it was before; too long for the prompt, or with a mark in it, it is folded as one."""
+        """A whole text as it was before, or somewhere else: too long for the prompt, or with a mark in it, it is folded
+        as one."""
+        text, _ = tidy(text)
         if not (_longer(text, LONG_LINES, LONG_CHARACTERS) or _marks.search(text)):
             return cls(text)
         mark = new_mark({})

@@ -126,7 +126,7 @@ class Prompt(Vertical):
     def add_chip(self, label: str, text: str) -> None:
         """Put a text where the cursor is, folded. What is to stand apart from it must be so in the text."""
         mark = composing.new_mark(self._folded)
-        self._folded[mark] = Chip(label, text)
+        self._folded[mark] = Chip(label, composing.tidy(text)[0])
         self._text.replace(mark, *self._text.selection, maintain_selection_offset=False)
 
     def remember(self, texts: Iterable[str]) -> None:
@@ -183,6 +183,7 @@ class Prompt(Vertical):
             self.say(f"{chip.label}: sent in full. Tab unfolds it, Backspace takes it out")
         elif text:
             self._text.replace(text, *self._text.selection, maintain_selection_offset=False)
+            self.call_after_refresh(self._text.scroll_cursor_visible)  # once it has grown
         if left_out:
             self.say(f"{left_out:,} control characters were left out of the paste")
 
