@@ -157,7 +157,7 @@ def test_an_answer_that_is_still_written_is_read_to_its_end(box: Box, homebox: S
     box.http.delete(f"/homebox/turns/{made['turn']}")
     out += process.stdout.read()
     whole = box.http.get("/homebox/chats/aa11").json()["messages"][-1]["content"]
-    assert f"homebox: {whole}\n" in out and "status: stopped by you at" in out
+    assert f"homebox: {whole.lstrip()}\n" in out and "status: stopped by you at" in out
 
 
 def test_an_answer_is_given_again_gone_on_with_and_the_conversation_named(box: Box, homebox: Shell) -> None:

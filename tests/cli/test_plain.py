@@ -344,7 +344,7 @@ def test_a_file_goes_with_the_next_message_only(
         "And now?",
     ]
     assert f"status: {notes} (5 B) goes with your next message\n" in out
-    assert "status: /no/such: No such file or directory - Look at the name once more.\n" in out
+    assert "status: /no/such: No such file or directory. Look at the name once more.\n" in out
 
 
 def test_a_conversation_is_written_to_a_file_that_is_not_there_yet(
