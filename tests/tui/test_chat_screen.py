@@ -375,3 +375,19 @@ def test_a_branch_takes_the_keys_of_the_one_before(daemon: Daemon) -> None:
         assert me.screen.prompt.draft == ""
 
     used(daemon, script)
+
+
+def test_a_summary_that_takes_long_can_be_given_up(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.says(PACE)
+        await me.sees("[#] writing")
+        await me.press("escape")
+        await me.sees("stopped by you at")
+        await until(lambda: me.quiet)
+        await me.says("/summarise")
+        await me.sees("Esc gives it up")
+        await me.press("escape")
+        await me.sees("the summary was given up")
+        assert len(me.texts) == 2
+
+    used(daemon, script)

@@ -6,6 +6,7 @@ write to a file, branch off, go on with a summary. Part of `Wishes`; it draws no
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ class Shelf:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._undo: list[Callable[[], Awaitable[None]]] = []
+        self._summing: threading.Event | None = None  # set to give up the summary that is being written
 
     # ---- the list
 
@@ -182,12 +184,21 @@ class Shelf:
         if now.growing:
             raise InvalidRequest("an answer is being written", hint="Esc stops it and keeps what is there.")
         view: ChatView = await in_thread(chats.show, screen.daemon, now.chat)
-        screen.say("summarising this conversation ...", 3600.0)
+        if self._summing is not None:
+            raise InvalidRequest("a summary is being written", hint="Esc gives it up.")
+        screen.say("summarising this conversation ...   Esc gives it up", 3600.0)
+        summing = self._summing = threading.Event()
+        shown = screen.from_thread(self._progress)
+
+        def on_progress(progress: Progress) -> None:
+            if summing.is_set():
+                raise InvalidRequest("the summary was given up")
+            shown(progress)
+
         try:
-            text = await in_thread(
-                summary.summarise, screen.daemon, view, on_progress=screen.from_thread(self._progress)
-            )
+            text = await in_thread(summary.summarise, screen.daemon, view, on_progress=on_progress)
         finally:
+            self._summing = None
             screen.say("")
         if screen.talk.now.chat != now.chat:
             raise InvalidRequest("another conversation was opened meanwhile; the summary was let go of")
@@ -198,6 +209,14 @@ class Shelf:
         screen.prompt.focus()
         screen.say("your next message is sent with the summary; the other conversation stays as it is")
 
+    def gives_up(self) -> bool:
+        """End the summary that is being written, if there is one."""
+        if self._summing is not None:
+            self._summing.set()
+        return self._summing is not None
+
     def _progress(self, progress: Progress) -> None:
         words = len(progress.state.text.split())
-        self._screen.say(f"summarising: piece {progress.part} of {progress.parts}, {words} words", 3600.0)
+        self._screen.say(
+            f"summarising: piece {progress.part} of {progress.parts}, {words} words   Esc gives it up", 3600.0
+        )

@@ -76,7 +76,7 @@ class Wishes:
         self._screen.talk.say(text, parent=parent)
 
     async def escape(self) -> None:
-        """The nearest thing that can be left: an error, an edit, an answer."""
+        """The nearest thing that can be left: an error, an edit, an answer, a summary."""
         screen, talk = self._screen, self._screen.talk
         if talk.now.error:
             talk.forget_error()
@@ -86,7 +86,7 @@ class Wishes:
             screen.say("the question stays as it was")
         elif talk.now.growing:
             await talk.stop()
-        else:
+        elif not self.shelf.gives_up():
             screen.prompt.focus()
 
     async def interrupt(self) -> None:
@@ -96,6 +96,8 @@ class Wishes:
             await self.copy(selected)
         elif screen.talk.now.growing:
             await screen.talk.stop()
+        elif self.shelf.gives_up():
+            return
         elif screen.prompt.draft:
             screen.prompt.clear()
         elif time.monotonic() - self._interrupted_at < QUIT_WITHIN_S:
