@@ -20,6 +20,8 @@ from homebox.tui.answer.rows import Look
 from homebox.tui.chat.bar import Bar
 from homebox.tui.chat.message import MessageView
 
+AT_ONCE = 8  # messages; more are not in sight, and 40 take a quarter of a second
+
 
 class Column(VerticalScroll, can_focus=False):
     BLANK = True  # its own background is one colour: textual need not make its rows anew at every drawing
@@ -78,14 +80,14 @@ class Column(VerticalScroll, can_focus=False):
         gone = [view for name, view in self._views.items() if name not in wanted]
         selected = next((at for at, view in enumerate(self._views.values()) if view.has_focus), None)
         self._views = {name: view for name, view in self._views.items() if name in wanted}
-        await self._mount_missing(now.items)
+        await self._mount_missing(self._at_first(now.items))
         if selected is not None and self.screen.focused in gone and self.views:
             # Another branch: the keys stay where they were, and none of them falls into the prompt.
             self.views[min(selected, len(self.views) - 1)].focus()
         if gone:
             await self.remove_children(gone)
-        for name, item in wanted.items():
-            self._views[name].show(item)
+        for name, view in self._views.items():
+            view.show(wanted[name])
         self._say_whether_there_is_more(now)
         self._say_how_far_behind()
         self.call_after_refresh(self._settle)
@@ -117,7 +119,21 @@ class Column(VerticalScroll, can_focus=False):
 
     @property
     def views(self) -> list[MessageView]:
-        return [self._views[item.message.id] for item in self._now.items] if self._now else []
+        return list(self._views.values())
+
+    def _at_first(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        """Of a conversation that is opened its end, which is all that is in sight; the rest once that is drawn."""
+        there = [item.message.id in self._views for item in items]
+        missing = there.index(True) if True in there else len(there)
+        if missing <= AT_ONCE or not all(there[missing:]) or self._wanted is not None:
+            return items
+        self.call_after_refresh(self._mount_more)
+        return items[missing - AT_ONCE :]
+
+    async def _mount_more(self) -> None:
+        if self._now is not None:
+            await self._mount_missing(self._at_first(self._now.items))
+            self.call_after_refresh(self._settle)
 
     def _rename(self, now: Conversation) -> None:
         """What was said from here has got its ids: the same widgets go on under the new names."""
@@ -184,7 +200,9 @@ class Column(VerticalScroll, can_focus=False):
 
     def _want_older(self) -> None:
         now = self._now
-        if now and now.earlier and now.items and self._asked_at != now.items[0].message.id:
+        if not (now and now.earlier and now.items and now.items[0].message.id in self._views):
+            return
+        if self._asked_at != now.items[0].message.id:
             self._asked_at = now.items[0].message.id
             self.post_message(self.OlderWanted())
 
