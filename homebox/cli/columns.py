@@ -8,24 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections.abc import Sequence
 
+from homebox.client.lines import width as cells
 from homebox.client.sanitise import clean
 
 CUT = "…"
 _NARROWEST = 20  # a last column that is less wide is not wrapped: a word a line is no table
-
-
-def cells(text: str) -> int:
-    """How wide a text without control characters is."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
-
-
-def _cells(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def cut(text: str, room: int) -> str:
@@ -35,7 +24,7 @@ def cut(text: str, room: int) -> str:
         return line
     kept, used = "", 1
     for char in line:
-        used += _cells(char)
+        used += cells(char)
         if used > room:
             break
         kept += char

@@ -49,7 +49,7 @@ def width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me") else
+        0 if unicodedata.category(char) in ("Mn", "Me", "Cf") else
         1 + (unicodedata.east_asian_width(char) in "WF")
         for char in text
     )  # fmt: skip

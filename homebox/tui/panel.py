@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -202,7 +203,10 @@ def _person(name: str, rows: Sequence[StreamRow], width: int) -> str:
         parts.append(line(runs[0].state))
     if waits:
         parts.append(f"{len(waits)} wait")
-    return both_ends(f"{'*' if rows[0].mine else ' '}{name}", "  ".join(parts), width)
+    left = f"{'*' if rows[0].mine else ' '}{name}"
+    if len(parts) == 3 and cell_len(left) + cell_len("  ".join(parts)) >= width:
+        del parts[1]  # who it is says more than how fast
+    return both_ends(left, "  ".join(parts), width)
 
 
 def _device(device: Device, history: Sequence[float | None], width: int) -> str:

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from homebox.client.conversation import Conversation
-from homebox.client.sanitise import clean
+from homebox.tui.lines import cut, line
 from homebox.wire.events import Snapshot
 
 WIDE = 100
@@ -19,17 +19,17 @@ WIDE = 100
 def words(now: Conversation, box: Snapshot | None, *, model: str, me: str, width: int) -> str:
     """The line in exactly `width` cells: the title gives way first."""
     right = _right(now, box, model, me, width)
-    title = " ".join(clean(now.title).split()) or "new conversation"
+    title = line(now.title) or "new conversation"
     branch = _branch(now)
     room = width - cell_len(right) - cell_len(branch) - cell_len(" homebox  ") - 2
-    left = f" homebox  {_cut(title, max(0, room))}{branch}"
+    left = f" homebox  {cut(title, room)}{branch}"
     if room < 8:  # a narrow screen: the title is worth more than the figures
-        return set_cell_size(f" {_cut(title, width - cell_len(branch) - 2)}{branch}", width)
+        return set_cell_size(f" {cut(title, width - cell_len(branch) - 2)}{branch}", width)
     return set_cell_size(left, width - cell_len(right) - 1) + right + " "
 
 
 def _right(now: Conversation, box: Snapshot | None, model: str, me: str, width: int) -> str:
-    parts = [clean(model)] if model else []
+    parts = [line(model)] if model else []
     if now.ctx_used is not None and now.ctx_max:
         parts.append(f"ctx {100 * now.ctx_used / now.ctx_max:.0f}%")
     if box is not None and box.devices:
@@ -49,10 +49,6 @@ def _branch(now: Conversation) -> str:
         if len(siblings) > 1 and item.message.id in siblings:
             return f"  [{siblings.index(item.message.id) + 1}/{len(siblings)}]"
     return ""
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)) + "…"
 
 
 class TitleLine(Widget):
