@@ -154,7 +154,7 @@ def test_a_paused_answer_is_one_line_and_goes_on_below(
         assert ran.out.splitlines()[3:] == [
             "homebox: The capital",
             f"status: {notice}",
-            "homebox:  is Lisbon.",
+            "homebox: is Lisbon.",
         ]
     else:
         assert (ran.out, ran.err) == ("The capital is Lisbon.\n", f"homebox: {notice}\n")
