@@ -211,12 +211,12 @@ class Keyboard:
         modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
         termios.tcsetattr(self._fd, termios.TCSADRAIN, modes)
         if not self._plain:
-            _put(PASTE_ON)
+            _tell(PASTE_ON)
 
     def _give_back(self) -> None:
         with contextlib.suppress(OSError, termios.error):  # the terminal is gone
             if not self._plain:
-                _put(PASTE_OFF)
+                _tell(PASTE_OFF)
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -287,6 +287,11 @@ def _wrap(text: str, columns: int) -> str:
 
 def _up(rows: int) -> str:
     return f"\x1b[{rows}A" if rows else ""
+
+
+def _tell(sequence: str) -> None:
+    """To the terminal, past what is buffered: a signal may come in the middle of writing that."""
+    os.write(sys.stdout.fileno(), sequence.encode("ascii"))
 
 
 def _put(text: str) -> None:

@@ -391,3 +391,17 @@ def test_a_summary_that_takes_long_can_be_given_up(daemon: Daemon) -> None:
         assert len(me.texts) == 2
 
     used(daemon, script)
+
+
+def test_the_palette_offers_the_newest_conversations_by_their_titles(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.asks("[[say=recent]] zanzibar", "recent")
+        chat = me.screen.talk.now.chat
+        await me.press("ctrl+n")
+        await until(lambda: not me.screen.talk.now.items and me.screen.wishes.shelf.recent)
+        await me.press("ctrl+p", *"zanzibar")
+        await me.sees("conversation, ")
+        await me.press("enter")
+        await until(lambda: me.screen.talk.now.chat == chat)
+
+    used(daemon, script)

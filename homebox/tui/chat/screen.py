@@ -281,7 +281,7 @@ class ChatScreen(GrowingScreen):
         return dict(cast(Any, self.app).wanted.keys)
 
     def palette_source(self) -> Source:
-        return Source(remaps=self.remaps)
+        return Source(remaps=self.remaps, chats=self.wishes.shelf.recent)
 
     def on_descendant_focus(self) -> None:
         self._draw_lines()  # what Esc and the letters do depends on it

@@ -7,7 +7,7 @@ write to a file, branch off, go on with a summary. Part of `Wishes`; it draws no
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from homebox.tui.dialogs.path import PathDialog, Target, target
 from homebox.tui.dialogs.rename import Rename
 from homebox.tui.lists.chat_list import ChatListScreen
 from homebox.tui.lists.search import SearchScreen
-from homebox.wire.chats import ChatView
+from homebox.wire.chats import ChatRow, ChatView
 
 if TYPE_CHECKING:
     from homebox.tui.chat.screen import ChatScreen
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 class Shelf:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
+        self.recent: Sequence[ChatRow] = ()
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._summing: threading.Event | None = None  # set to give up the summary that is being written
 
@@ -48,12 +49,16 @@ class Shelf:
         await self.fill()
 
     async def fill(self) -> None:
-        """The newest page into every list that is shown."""
-        for shown in self._screen.shown_lists():
-            try:
-                shown.show(await in_thread(chats.page_of, self._screen.daemon))
-            except HomeboxError as error:
+        """The newest page, into every list that is shown, and for the palette."""
+        try:
+            page = await in_thread(chats.page_of, self._screen.daemon)
+        except HomeboxError as error:
+            for shown in self._screen.shown_lists():
                 shown.fail(error)
+            return
+        self.recent = page.chats
+        for shown in self._screen.shown_lists():
+            shown.show(page)
             shown.mark(self._screen.talk.now.chat if self._screen.talk.now.known else None)
 
     async def more(self, before: str) -> None:
