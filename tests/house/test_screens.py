@@ -387,7 +387,8 @@ def test_a_full_context_is_said_and_goes_on_with_a_summary(rooms: Terminals) -> 
     pane.press("Enter")
     pane.sees("% full", "/summarise")
     pane.says("/summarise")
-    pane.sees("sent with the summary", "new conversation")
+    pane.sees("summarising: piece")
+    pane.sees("sent with the summary", "new conversation", within_s=900)
     pane.type(" And now?")
     pane.press("Enter")
     pane.sees(WRITES)
@@ -406,9 +407,14 @@ def test_all_is_there_at_every_size(rooms: Terminals, width: int, height: int) -
     pane.type("export")
     pane.sees("/export")
     pane.press("Escape")
-    pane.press("F2")
-    pane.sees("CHATS")
-    pane.press("Escape")
+    pane.misses("/export")
+    if width < 130:  # beside the conversation it is there already
+        pane.press("F2")
+        pane.sees("CHATS")
+        pane.press("Escape")
+        pane.misses("CHATS")
+    else:
+        assert "CHATS" in shown and "THIS CHAT" in shown
     pane.press("F3")
     pane.sees("homebox top", "CPU")
     pane.press("q")
@@ -443,7 +449,9 @@ def test_a_terminal_of_the_c_locale_gets_ascii(rooms: Terminals) -> None:
     pane.press("F3")
     shown = pane.sees("homebox top", "CPU")
     assert shown.isascii()
-    pane.press("q", "F2")
+    pane.press("q")
+    pane.misses("homebox top")
+    pane.press("F2")
     assert pane.sees("CHATS").isascii()
 
 

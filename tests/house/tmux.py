@@ -71,16 +71,18 @@ class Pane:
         """Of the shell."""
         return int(self._tmux("display-message", "-p", "-t", self._name, "#{pane_pid}"))
 
-    def sees(self, *words: str) -> str:
+    def sees(self, *words: str, within_s: float = DEADLINE_S) -> str:
         """The screen as soon as all of these stand on it, on one line or on several."""
-        return self.until(lambda: all(_on(self.screen, each) for each in words), " and ".join(words))
+        return self.until(
+            lambda: all(_on(self.screen, each) for each in words), " and ".join(words), within_s
+        )
 
     def misses(self, words: str) -> str:
         """The screen as soon as these are gone."""
         return self.until(lambda: not _on(self.screen, words), f"{words} to go")
 
-    def until(self, condition: Callable[[], object], what: str) -> str:
-        deadline = time.monotonic() + DEADLINE_S
+    def until(self, condition: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> str:
+        deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, f"waited for {what}; the screen is\n{self.screen}"
             time.sleep(LOOK_S)

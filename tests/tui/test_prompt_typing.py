@@ -328,3 +328,20 @@ def test_a_megabyte_is_taken_without_walking_through_it() -> None:
             assert app.sent() == [f"{text} and?"]
 
     asyncio.run(talk())
+
+
+def test_what_was_typed_last_can_be_taken_back_and_had_again() -> None:
+    async def talk() -> None:
+        async with showing() as app:
+            app.type("one")
+            app.paste("two")
+            await app.settle()
+            assert app.prompt.draft == "onetwo"
+            app.press("ctrl+underscore")
+            await app.settle()
+            assert app.prompt.draft == "one"
+            app.press("ctrl+y")
+            await app.settle()
+            assert app.prompt.draft == "onetwo"
+
+    asyncio.run(talk())
