@@ -103,6 +103,7 @@ class ChatScreen(GrowingScreen):
         self._ticks: Timer | None = None
         self._draft = ""  # as the daemon has it
         self._note, self._note_until = "", 0.0
+        self._panel_for: tuple[Any, ...] = ()  # the answer that it was filled for
         self._listed: tuple[Any, ...] = ()  # what the lists were filled for
 
     def compose(self) -> ComposeResult:
@@ -225,13 +226,25 @@ class ChatScreen(GrowingScreen):
         panel, now = self.query_one(SidePanel), self.talk.now
         if panel.display:
             last = now.last_answer
-            panel.show_chat(
-                model=model or None,
-                system=now.system,
-                options=self.talk.options,
-                usage=last.message.usage if last else None,
-                context=now.ctx_max,
+            usage = last.message.usage if last else None
+            which = (
+                now.chat,
+                last and last.message.id,
+                model,
+                now.system,
+                self.talk.options,
+                usage,
+                now.ctx_max,
             )
+            if which != self._panel_for:  # it forgets the answer that it shows
+                self._panel_for = which
+                panel.show_chat(
+                    model=model or None,
+                    system=now.system,
+                    options=self.talk.options,
+                    usage=usage,
+                    context=now.ctx_max,
+                )
             if last and last.answer:
                 panel.show_answer(last.answer)
 
