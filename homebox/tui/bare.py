@@ -9,11 +9,11 @@ from __future__ import annotations
 from textual import containers
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.widget import Widget
 
 
-class Bare(Widget):
-    """For a box without border and background, over a screen that covers all of itself."""
+class Bare:
+    """For a box without border and background, over a screen that covers all of itself. No widget by itself: textual
+    looks for the style of a box along its first bases only."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return []
