@@ -23,7 +23,7 @@ class Pane:
     """One terminal. `screen` is what stands on it now."""
 
     def __init__(self, tmux: Callable[..., str], name: str) -> None:
-        self._tmux, self._name = tmux, name
+        self._tmux, self._name, self._ran = tmux, name, 0
 
     def press(self, *keys: str) -> None:
         """By tmux's names, one after the other: an Escape with a key right behind it would be another key."""
@@ -43,9 +43,10 @@ class Pane:
 
     def runs(self, command: str) -> None:
         """A line for the shell, and its prompt again."""
-        self.type(f"clear; {command}; echo done-$?")
+        self._ran += 1
+        self.type(f"clear; {command}; echo done-{self._ran}-$?")
         self.press("Enter")
-        self.until(lambda: "done-0" in self.screen.splitlines(), "the command's end")
+        self.until(lambda: f"done-{self._ran}-0" in self.screen.splitlines(), "the command's end")
 
     def paste(self, text: str, folder: Path) -> None:
         """As a terminal pastes: between the marks of a bracketed paste."""
