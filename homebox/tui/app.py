@@ -52,9 +52,10 @@ class HomeboxApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self.set_keymap(self._keys)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is given back, and then it ends
-            loop.add_signal_handler(number, self.exit, 128 + number)
+        if not self.is_headless:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is given back, and then it ends
+                loop.add_signal_handler(number, self.exit, 128 + number)
         self.push_screen(self._first, self._left)
         self.call_after_refresh(_spare_the_collector)
 
