@@ -51,6 +51,10 @@ PR_SET_CHILD_SUBREAPER = 36
 LONGEST_ORDER = 1 << 20
 MOST_DESCRIPTORS = 16
 OUT_OF_THE_WAY = 512
+# What a child inherits as ignored; Python itself ignores the two that are left out.
+SIGNALS = sorted(
+    signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT}
+)
 
 
 class Fork(subprocess.Popen[Any]):
@@ -82,6 +86,7 @@ class Fork(subprocess.Popen[Any]):
             "session": start_new_session,
             "group": process_group,
             "terminal": self._terminal,
+            "ignored": [each for each in SIGNALS if signal.getsignal(each) is signal.SIG_IGN],
             "descriptors": [0, 1, 2, *pass_fds],
         }
         standard = [own if own != -1 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
@@ -227,6 +232,10 @@ def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> None:
         os.setpgid(0, order["group"])
     if order["terminal"]:
         _take_terminal(0)
+    for number in (
+        SIGNALS
+    ):  # those that were ignored where the warm interpreter began may be no longer, and others may be
+        signal.signal(number, signal.SIG_IGN if number in order["ignored"] else signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["env"])
