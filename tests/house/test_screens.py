@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from homebox.client import chats
 from homebox.client.connection import Daemon
 from tests.daemon.box import state_with
 from tests.house.tmux import Pane, Terminals, terminals
@@ -111,6 +112,7 @@ def rooms(house: House) -> Iterator[Terminals]:
         yield rooms
     for row in house.api.json("GET", "/homebox/streams")["streams"]:
         house.api.json("DELETE", f"/homebox/turns/{row['id']}")
+    chats.put_draft(house.api, None, "")  # what was typed last is not the next one's
 
 
 def chatting(pane: Pane, *words: str) -> Pane:
