@@ -269,8 +269,8 @@ def test_a_storm_of_sizes_leaves_a_whole_screen(rooms: Terminals) -> None:
     for width, height in ((140, 40), (80, 24), (60, 20), (40, 12)):
         pane.resize(width, height)
         pane.until(lambda height=height: len(pane.screen.splitlines()) == height, "the new size")
-        shown = pane.sees("> the next", "writing")
-        assert shown.count("> the next") == 1 and shown.count("writing") == 1
+        shown = pane.sees("> the next", WRITES)
+        assert shown.count("> the next") == 1 and shown.count(WRITES) == 1
     pane.resize(80, 24)
     pane.sees(BUSY, "^p palette", "homebox  ")
     stopped(pane)
