@@ -156,8 +156,3 @@ def put_draft(daemon: Daemon, chat: str | None, text: str) -> None:
 
 def _draft(chat: str | None) -> str:
     return "/homebox/draft" if chat is None else path(chat, "draft")
-
-
-def models(daemon: Daemon) -> list[str]:
-    """Those that this person may have answers of."""
-    return [str(each["id"]) for each in daemon.json("GET", "/v1/models")["data"]]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from homebox.client import chats
+from homebox.client import chats, models
 from homebox.client.connection import Daemon
 from homebox.daemon.chats import looking, schema
 from homebox.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotFound
@@ -252,7 +252,9 @@ def test_a_change_is_all_of_it_or_nothing(shared: Box, daemon: Daemon) -> None:
     with pytest.raises(NotFound):
         chats.set_system(daemon, "no-such-chat", "x")
     chats.set_model(daemon, "n", "tiny:latest")
-    assert chats.show(daemon, "n").model == "tiny" and chats.models(daemon) == ["tiny"]
+    assert chats.show(daemon, "n").model == "tiny" and [model.name for model in models.served(daemon)] == [
+        "tiny"
+    ]
 
 
 # ---- the rest of what a client asks

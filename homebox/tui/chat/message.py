@@ -101,11 +101,6 @@ class MessageView(Vertical, can_focus=True):
         """The whole message, sanitised."""
         return self._text.clean(self.item.text)
 
-    @property
-    def removed(self) -> int:
-        """Control characters that were left out of it."""
-        return self._text.removed
-
     def next_code(self) -> str | None:
         """The exact text of its first code block, then of the next; None where it has none."""
         blocks = self.body.code_blocks()
