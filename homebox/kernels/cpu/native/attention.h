@@ -1,0 +1,87 @@
+// What does a token see, out of keys and values that lie in blocks?
+//
+// A block holds 16 tokens of one layer: keys as [kv_heads][head_dim][16], so that a vector holds one dimension of 16
+// keys, values as [kv_heads][16][head_dim]. A sequence's table says which blocks are its own.
+//
+// One arithmetic for a query, whoever is computed beside it, in the order of absolute positions:
+//   tiles of 64 keys:  s = q . k (dimensions in order), m' = max(m, s), p = e^(s - m'),
+//                      l = l * e^(m - m') + sum(p),  o = o * e^(m - m') + p . v (keys in order)
+//   splits of 512 keys: each begins anew; afterwards they are joined in order, by the same rule.
+// (Online softmax: Milakov and Gimelshein 2018; splits: Dao et al., FlashDecoding, 2023.) So one query alone can be
+// shared by many threads, and gives the bits that it gives inside a long prompt.
+#pragma once
+
+#include <vector>
+
+#include "vec.h"
+
+namespace hb {
+
+constexpr int BLOCK = 16;   // tokens of a block
+constexpr int TILE = 64;    // keys of a softmax step
+constexpr int SPLIT = 512;  // keys that one thread takes
+constexpr int BLOCKS_IN_TILE = TILE / BLOCK;
+
+enum KvKind : std::int32_t { KV_FLOAT32 = 0, KV_HALF = 1 };
+
+struct Shape {
+    std::int32_t heads, kv_heads, head_dim, kv_kind;
+    int shared() const { return heads / kv_heads; }
+};
+
+// The batch of one step, for one group of layers. Row i holds tokens `starts[i]` .. `starts[i] + counts[i] - 1` of the
+// sequence in slot `slots[i]`; the rows lie behind each other. Of a table only those entries are read that a row writes
+// or sees.
+struct Batch {
+    std::int32_t rows;           // sequences
+    std::int32_t tokens;         // of all of them
+    std::int32_t width;          // entries of a table
+    std::int32_t window;         // how far back a query sees, itself included; 0 is all
+    const std::int32_t* slots;   // [rows]
+    const std::int32_t* starts;  // [rows]
+    const std::int32_t* counts;  // [rows]
+    const std::int32_t* tables;  // [slots, width]
+};
+
+// Where each row and token is: what every loop over tokens asks.
+struct Layout {
+    std::vector<std::int32_t> offset;    // [rows] index of the first token in the flat batch
+    std::vector<std::int32_t> row;       // [tokens]
+    std::vector<std::int32_t> position;  // [tokens]
+    void set(const Batch& batch);
+};
+
+// A piece of the work: some queries of a sequence, some heads that share a kv head, one split or all of them.
+struct Piece {
+    std::int32_t row, first, count;            // queries first .. first + count - 1 of the row
+    std::int32_t kv_head, head, heads;         // heads head .. head + heads - 1
+    std::int32_t split;                        // -1: all of them, joined here; else this one, joined later
+    std::int32_t slot;                         // where the part of a split is left; of a join, the first
+    std::int32_t splits;                       // of a join
+};
+
+constexpr int MOST_QUERIES = 48;  // queries times heads of a piece
+
+inline std::size_t scratch_floats(int head_dim) { return std::size_t(MOST_QUERIES) * (TILE + 2 * head_dim); }
+
+// The part of a split, for one head: m, l, o[head_dim]; a slot holds all heads of its piece.
+inline std::size_t slot_floats(const Shape& shape) { return std::size_t(shape.shared()) * (shape.head_dim + 2); }
+
+// Cut one step's attention into pieces; `joins` come after them. Returns how many slots are needed.
+int cut(const Shape& shape, const Batch& batch, std::vector<Piece>& pieces, std::vector<Piece>& joins);
+
+// Keys and values of one token into its block. `k` and `v` are of one kv head.
+void write_kv(
+    const Shape& shape, const Batch& batch, const Layout& layout, int token, int kv_head, const float* k, const float* v, void* keys,
+    void* values);
+
+// Queries are [tokens, step] with head h at h * head_dim, scaled already; so is the output, with `out_step`.
+void attend(
+    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const void* keys, const void* values, const float* q,
+    int step, float* out, int out_step, float* scratch, float* parts);
+
+void join(
+    const Shape& shape, const Layout& layout, const Piece& piece, const float* parts, float* out, int out_step,
+    float* scratch);
+
+}  // namespace hb

@@ -1,0 +1,246 @@
+// What is computed for a batch of tokens? All layers of a decoder in one call, so that nothing but arithmetic happens
+// between them.
+//
+// Every thread of the team walks through the layers together and shares each loop: normalise and quantise by token,
+// multiply by tile, attend by piece. Data passes from loop to loop in buffers that are kept between steps.
+#include "step.h"
+
+#include <cmath>
+
+#include "pool.h"
+
+#define HB_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace hb {
+namespace {
+
+// Rows that are about to meet a weight: as floats and, for integer weights, quantised too.
+class Activations {
+public:
+    void resize(int rows, int width) {
+        width_ = width, groups_ = width / GROUP;
+        grow(x_, std::size_t(rows) * width);
+        grow(q_, std::size_t(rows) * width);
+        const std::size_t count = std::size_t(rows) * groups_;
+        grow(scale_, count), grow(total_, count), grow(shift_, count);
+    }
+    float* row(int i) { return x_.data() + std::int64_t(i) * width_; }
+    void quantise(int row, int group) {
+        const std::size_t i = std::size_t(row) * groups_ + group;
+        quantise_group(x_.data() + i * GROUP, q_.data() + i * GROUP, &scale_[i], &total_[i], &shift_[i]);
+    }
+    void quantise(int row) {
+        for (int g = 0; g < groups_; ++g) quantise(row, g);
+    }
+    Rows rows() const { return {x_.data(), q_.data(), scale_.data(), total_.data(), shift_.data(), width_}; }
+
+private:
+    template <class T>
+    static void grow(std::vector<T>& v, std::size_t size) {
+        if (v.size() < size) v.resize(size);
+    }
+    int width_ = 0, groups_ = 0;
+    std::vector<float> x_, scale_, total_;
+    std::vector<std::int8_t> q_;
+    std::vector<std::int32_t> shift_;
+};
+
+void normalise(const float* x, const float* weight, int size, float eps, float* out) {
+    F16 squares = zero();
+    for (int i = 0; i < size; i += LANES) {
+        const F16 v = load(x + i);
+        squares = fma(v, v, squares);
+    }
+    const F16 scale = all(1.0f / std::sqrt(sum(squares) / float(size) + eps));
+    for (int i = 0; i < size; i += LANES) store(out + i, load(x + i) * scale * load(weight + i));
+}
+
+// Rotate the halves of one head: (a, b) to (a cos - b sin, b cos + a sin), times `scale`.
+void rotate(float* head, const float* cosines, const float* sines, int dim, float scale) {
+    const int half_dim = dim / 2;
+    const auto turn = [&](auto a, auto b, auto c, auto s) {
+        return std::pair{(a * c - b * s), (b * c + a * s)};
+    };
+    int i = 0;
+    for (; i + LANES <= half_dim; i += LANES) {
+        const auto [a, b] = turn(load(head + i), load(head + half_dim + i), load(cosines + i), load(sines + i));
+        store(head + i, a * all(scale)), store(head + half_dim + i, b * all(scale));
+    }
+    for (; i < half_dim; ++i) {
+        const auto [a, b] = turn(head[i], head[half_dim + i], cosines[i], sines[i]);
+        head[i] = a * scale, head[half_dim + i] = b * scale;
+    }
+}
+
+F16 silu(F16 x) { return x / (all(1.0f) + exp(zero() - x)); }
+
+class Decoder {
+public:
+    explicit Decoder(const Model& model) : m_(model) {}
+
+    // `batches[group]`; `hidden` is [tokens, hidden], normalised.
+    void step(const Batch* batches, const std::int64_t* ids, float* hidden);
+    void logits(const float* hidden, int rows, float* out);
+
+private:
+    void layer(const Layer& layer, const Batch& batch, int group);
+    template <class F>
+    void each_tile(int count, F&& f);
+
+    Model m_;
+    int tokens_ = 0;
+    std::vector<float> x_, qkv_, cosines_, sines_, scratch_, parts_;
+    Layout layout_;
+    Activations normed_, mixed_, inner_, last_;
+    std::vector<std::vector<Piece>> pieces_, joins_;
+};
+
+// Tiles in runs, long enough to be worth claiming and short enough to share.
+template <class F>
+void Decoder::each_tile(int count, F&& f) {
+    Team& team = Team::get();
+    const int run = std::max(1, count / (team.size() * 8));
+    team.each((count + run - 1) / run, [&](int item) {
+        for (int tile = item * run; tile < std::min(count, (item + 1) * run); ++tile) f(tile);
+    });
+}
+
+void Decoder::step(const Batch* batches, const std::int64_t* ids, float* hidden) {
+    Team& team = Team::get();
+    const Shape& shape = m_.shape;
+    const int dim = shape.head_dim, width = m_.hidden, rotated = dim / 2;
+    tokens_ = batches[0].tokens;
+    layout_.set(batches[0]);
+    const std::size_t count = std::size_t(tokens_);
+    if (x_.size() < count * width) {
+        x_.resize(count * width);
+        qkv_.resize(count * (shape.heads + 2 * shape.kv_heads) * dim);
+        cosines_.resize(count * rotated), sines_.resize(count * rotated);
+        normed_.resize(tokens_, width), mixed_.resize(tokens_, shape.heads * dim), inner_.resize(tokens_, m_.mlp);
+    }
+    scratch_.resize(scratch_floats(dim) * std::size_t(team.size()));
+    pieces_.resize(std::size_t(m_.groups)), joins_.resize(std::size_t(m_.groups));
+    for (int group = 0; group < m_.groups; ++group) {
+        const std::size_t slots = std::size_t(cut(shape, batches[group], pieces_[group], joins_[group]));
+        if (parts_.size() < slots * slot_floats(shape)) parts_.resize(slots * slot_floats(shape));
+    }
+    team.run([&] {
+        team.each(tokens_, [&](int t) {
+            unpack_row(m_.embedding, int(ids[t]), &x_[std::int64_t(t) * width]);
+            for (int i = 0; i < rotated; ++i) {
+                const float angle = float(layout_.position[std::size_t(t)]) * m_.frequencies[i];
+                cosines_[std::int64_t(t) * rotated + i] = std::cos(angle);
+                sines_[std::int64_t(t) * rotated + i] = std::sin(angle);
+            }
+        });
+        for (int i = 0; i < m_.layers; ++i) layer(m_.layer[i], batches[m_.layer[i].group], m_.layer[i].group);
+        team.each(tokens_, [&](int t) {
+            const std::int64_t at = std::int64_t(t) * width;
+            normalise(&x_[at], m_.norm, width, m_.eps, hidden + at);
+        });
+    });
+}
+
+void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
+    Team& team = Team::get();
+    const Shape& shape = m_.shape;
+    const int dim = shape.head_dim, width = m_.hidden, heads = shape.heads, kv_heads = shape.kv_heads;
+    const int step = (heads + 2 * kv_heads) * dim, rotated = dim / 2;
+    const auto into = [&](float* out, int row_step, const Weight& w, int tile, const Rows& rows, bool add) {
+        float* first = out + tile * LANES;
+        multiply_tile(w, tile, rows, tokens_, [&](int row, F16 sums) {
+            float* to = first + std::int64_t(row) * row_step;
+            store(to, add ? load(to) + sums : sums);
+        });
+    };
+    const auto normed = [&](const float* weight, bool quantised) {
+        team.each(tokens_, [&](int t) {
+            normalise(&x_[std::int64_t(t) * width], weight, width, m_.eps, normed_.row(t));
+            if (quantised) normed_.quantise(t);
+        });
+    };
+
+    normed(layer.attention_norm, is_integer(layer.q) || is_integer(layer.k) || is_integer(layer.v));
+    const int q_tiles = tiles(layer.q), kv_tiles = tiles(layer.k);
+    each_tile(q_tiles + 2 * kv_tiles, [&](int tile) {
+        if (tile < q_tiles)
+            into(qkv_.data(), step, layer.q, tile, normed_.rows(), false);
+        else if (tile < q_tiles + kv_tiles)
+            into(qkv_.data() + heads * dim, step, layer.k, tile - q_tiles, normed_.rows(), false);
+        else
+            into(qkv_.data() + (heads + kv_heads) * dim, step, layer.v, tile - q_tiles - kv_tiles, normed_.rows(), false);
+    });
+
+    team.each(tokens_, [&](int t) {
+        float* q = &qkv_[std::int64_t(t) * step];
+        const float *c = &cosines_[std::int64_t(t) * rotated], *s = &sines_[std::int64_t(t) * rotated];
+        for (int h = 0; h < heads; ++h) rotate(q + h * dim, c, s, dim, m_.scale);
+        for (int h = 0; h < kv_heads; ++h) {
+            float *k = q + (heads + h) * dim, *v = q + (heads + kv_heads + h) * dim;
+            rotate(k, c, s, dim, 1.0f);
+            write_kv(shape, batch, layout_, t, h, k, v, layer.keys, layer.values);
+        }
+    });
+    const int mixed_step = heads * dim;
+    const auto scratch = [&] { return &scratch_[scratch_floats(dim) * std::size_t(Team::member())]; };
+    const auto& pieces = pieces_[std::size_t(group)];
+    const auto& joins = joins_[std::size_t(group)];
+    team.each(int(pieces.size()), [&](int i) {
+        attend(shape, batch, layout_, pieces[std::size_t(i)], layer.keys, layer.values, qkv_.data(), step, mixed_.row(0), mixed_step,
+               scratch(), parts_.data());
+    });
+    if (!joins.empty())
+        team.each(int(joins.size()), [&](int i) {
+            join(shape, layout_, joins[std::size_t(i)], parts_.data(), mixed_.row(0), mixed_step, scratch());
+        });
+    if (is_integer(layer.output)) team.each(tokens_, [&](int t) { mixed_.quantise(t); });
+    each_tile(tiles(layer.output), [&](int tile) { into(x_.data(), width, layer.output, tile, mixed_.rows(), true); });
+
+    normed(layer.mlp_norm, is_integer(layer.gate) || is_integer(layer.up));
+    // A group of 32 inner values at a time: gate, up, their product, and quantised while it is at hand.
+    each_tile(m_.mlp / GROUP, [&](int g) {
+        for (int half = 0; half < 2; ++half) {
+            const int tile = 2 * g + half;
+            multiply_tile(layer.gate, tile, normed_.rows(), tokens_, [&](int row, F16 sums) {
+                store(inner_.row(row) + tile * LANES, silu(sums));
+            });
+            multiply_tile(layer.up, tile, normed_.rows(), tokens_, [&](int row, F16 sums) {
+                float* to = inner_.row(row) + tile * LANES;
+                store(to, load(to) * sums);
+            });
+        }
+        if (is_integer(layer.down))
+            for (int t = 0; t < tokens_; ++t) inner_.quantise(t, g);
+    });
+    each_tile(tiles(layer.down), [&](int tile) { into(x_.data(), width, layer.down, tile, inner_.rows(), true); });
+}
+
+void Decoder::logits(const float* hidden, int rows, float* out) {
+    Team& team = Team::get();
+    const Weight& head = m_.head;
+    last_.resize(rows, m_.hidden);
+    team.run([&] {
+        team.each(rows, [&](int r) {
+            std::memcpy(last_.row(r), hidden + std::int64_t(r) * m_.hidden, std::size_t(m_.hidden) * sizeof(float));
+            if (is_integer(head)) last_.quantise(r);
+        });
+        each_tile(tiles(head), [&](int tile) {
+            multiply_tile(head, tile, last_.rows(), rows, [&](int row, F16 sums) {
+                store_some(out + std::int64_t(row) * head.out + tile * LANES, sums, head.out - tile * LANES);
+            });
+        });
+    });
+}
+
+}  // namespace
+}  // namespace hb
+
+// The model's numbers are copied; what they point at (weights, blocks, layers) must live as long as the decoder.
+HB_EXPORT void* hb_decoder_new(const hb::Model* model) { return new hb::Decoder(*model); }
+HB_EXPORT void hb_decoder_free(void* decoder) { delete (hb::Decoder*)decoder; }
+HB_EXPORT void hb_decoder_step(void* decoder, const hb::Batch* batches, const std::int64_t* ids, float* hidden) {
+    ((hb::Decoder*)decoder)->step(batches, ids, hidden);
+}
+HB_EXPORT void hb_decoder_logits(void* decoder, const float* hidden, int rows, float* out) {
+    ((hb::Decoder*)decoder)->logits(hidden, rows, out);
+}
