@@ -29,6 +29,7 @@ SYSTEM_UNIT = Path("/etc/systemd/system/homebox.socket")
 SYSTEM_CONFIG = Path("/etc/homebox")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
 _DEVICES = ("auto", "cpu")  # what the engine of this version can compute on
+_KERNELS = ("auto", "native", "reference")
 _LOG_FORMATS = ("text", "json")
 _LISTS = ("allowed_hosts", "allowed_origins")
 _MIN_KV_BYTES = 2**20
@@ -71,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_running: int = 32
     max_chunk_tokens: int = 512
     threads: int = 0
+    kernels: str = "auto"  # native: refuse to start without the compiled ones; reference: never use them
     queue_per_person: int = 32
     queue_total: int = 256
     max_answer_tokens: int = 0  # 0: to the end of the context
@@ -233,6 +235,8 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
             refuse(key, f"between {least:.0f} and {most:.0f}")
     if 0 < settings.max_context < MIN_CONTEXT:
         refuse("max_context", f"at least {MIN_CONTEXT}, or 0 for the model's own")
+    if settings.kernels not in _KERNELS:
+        refuse("kernels", "auto, native or reference")
     if settings.log_format not in _LOG_FORMATS:
         refuse("log_format", " or ".join(_LOG_FORMATS))
     if any("://" not in origin for origin in settings.allowed_origins):

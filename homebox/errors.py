@@ -120,6 +120,12 @@ class DeviceMissing(Unavailable):
     code = "device_missing"
 
 
+class KernelsMissing(Unavailable):
+    """The native kernels cannot be built or loaded on this machine; the hint says what would help."""
+
+    code = "kernels_missing"
+
+
 class NotFound(HomeboxError):
     """No such model, chat, turn or stream."""
 

@@ -106,6 +106,7 @@ def build(
         max_running=settings.max_running,
         max_chunk_tokens=settings.max_chunk_tokens,
         threads=settings.threads,
+        kernels=settings.kernels,
     )
     observers = [monitor.frame, metrics.frame]
     if settings.step_log:

@@ -18,8 +18,10 @@ from homebox.engine.budget import StepTime, chunk_load
 from homebox.engine.core import Engine
 from homebox.engine.runner import Runner
 from homebox.engine.scheduler import Limits, Scheduler
-from homebox.errors import DeviceMissing, UsageError
+from homebox.errors import DeviceMissing, KernelsMissing, UsageError
 from homebox.kernels.attention import PagedCache
+from homebox.kernels.cpu.library import Absent, Native, library
+from homebox.kernels.cpu.placement import place, topology
 from homebox.kernels.reference import ReferenceAttention
 from homebox.model.decoder import Decoder
 from homebox.model.loader import Report, load, weight_bytes
@@ -38,7 +40,7 @@ class Built(NamedTuple):
 
 def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> Built:
     """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
-    GPU that is asked for is not there (yet)."""
+    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
     if start.device.startswith("cuda") and not torch.cuda.is_available():
         raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
     if start.device not in ("auto", "cpu"):
@@ -46,7 +48,8 @@ def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> B
             f"device {start.device!r} is not supported yet; this engine computes on the CPU",
             hint='Use "auto" or "cpu".',
         )
-    torch.set_num_threads(start.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(place(topology(), start.threads).threads)
+    kernels = _kernels(start.kernels, report)
     device, dtype = torch.device("cpu"), torch.float32
     decoder = load(Path(start.model_dir), dtype, device, report)
     groups = layer_groups(decoder.spec)
@@ -69,9 +72,21 @@ def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> B
         weight_bytes=weight_bytes(decoder),
         max_running=start.max_running,
         attention=attention.name,
-        notes=_notes(decoder, max_context),
+        notes=_notes(decoder, max_context, kernels),
     )
     return Built(engine, ready)
+
+
+def _kernels(setting: str, report: Report) -> Native | Absent | None:
+    """What the setting asks for: None where the native kernels are not to be used."""
+    if setting == "reference":
+        return None
+    found = library(report)
+    if setting == "native" and isinstance(found, Absent):
+        raise KernelsMissing(
+            f'kernels = "native", and {found.why}', hint=f'{found.hint}, or set kernels = "auto"'
+        )
+    return found
 
 
 def layer_groups(spec: DecoderSpec) -> list[Group]:
@@ -132,8 +147,12 @@ def _measure(runner: Runner, most: int, report: Report) -> StepTime:
     return step_time
 
 
-def _notes(decoder: Decoder, max_context: int) -> list[str]:
+def _notes(decoder: Decoder, max_context: int, kernels: Native | Absent | None) -> list[str]:
     notes = ["attention runs on the reference kernel: correct, and slow with long contexts"]
+    if isinstance(kernels, Absent):
+        notes.append(kernels.note)
+    elif kernels and kernels.passed_over:
+        notes.append(kernels.passed_over)
     if max_context < decoder.spec.context:
         notes.append(
             f"the KV memory holds {max_context} tokens, so that is the longest conversation here; the model was "

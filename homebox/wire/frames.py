@@ -61,7 +61,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     max_running: int = 32
     max_chunk_tokens: int = 512
     block_size: int = 16
-    threads: int = 0  # 0: all cores that this process may use
+    threads: int = 0  # 0: all cores that this process may use, as kernels.cpu.placement says
+    kernels: str = "auto"  # or "native", or "reference"
     depth: int = 1  # steps launched before the oldest is collected
 
 

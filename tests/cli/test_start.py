@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import platformdirs
 import psutil
 import pytest
 
@@ -34,6 +35,7 @@ def env(tmp_path: Path, default_model: Path) -> Iterator[dict[str, str]]:
     made = kept | {
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # kernels are compiled once, not for each test
         "HOMEBOX_STATE_DIR": str(default_model.parents[1]),
         "HOMEBOX_SOCKET": str(tmp_path / "run" / "api.sock"),
     }

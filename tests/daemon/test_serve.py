@@ -292,6 +292,7 @@ SETTINGS = [
     ("threads", 5000),
     ("max_context", 10),
     ("max_context", -1),
+    ("kernels", "fast"),
     ("log_format", "xml"),
     ("max_running", 0),
     ("max_running", 1_000_000),

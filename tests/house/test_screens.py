@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from homebox.client import chats
@@ -49,7 +50,7 @@ class House:
             **kept, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PS1": "$ ", "HISTFILE": "",
             "HOME": str(folder / "home"), "TMPDIR": str(folder), "LANG": "C.UTF-8", "HOMEBOX_SOCKET": str(self.socket),
             "HOMEBOX_STATE_DIR": str(folder / "state"), "HOMEBOX_KV_MEMORY": "256MiB",
-            "HOMEBOX_MAX_CONTEXT": str(CONTEXT),
+            "HOMEBOX_MAX_CONTEXT": str(CONTEXT), "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),
         }  # fmt: skip
         self.daemon: subprocess.Popen[bytes] | None = None
 
