@@ -3,26 +3,41 @@
 `load(folder)` finds what the folder holds (a GGUF file, or `config.json` with safetensors) and fills a `Decoder`, one
 tensor at a time: peak memory is the model plus its largest tensor. Both kinds of file are a `Source` of named fp32
 tensors in the layout of Hugging Face checkpoints; packing queries, keys and values into one matrix happens once, here.
+`load_native` fills what the CPU's own kernels compute with, and there weights stay as the file has them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
 from homebox.errors import BadFile
-from homebox.formats.gguf import GGUF, open_gguf
+from homebox.formats.gguf import GGUF, TensorType, open_gguf
 from homebox.formats.safetensors import Folder, open_folder
+from homebox.kernels.cpu.weights import Packed, pack
+from homebox.kernels.grouped import Grouped, quantise
 from homebox.kernels.linear import Linear, linear
 from homebox.model.decoder import Decoder, LayerWeights, Weights
-from homebox.model.dequantise import dequantise
+from homebox.model.dequantise import dequantise, grouped, is_plain, plain
+from homebox.model.native import NativeLayer, NativeWeights
 from homebox.model.spec import DecoderSpec, from_gguf, from_hf
 
 Report = Callable[[str, int, int], None]  # stage, done, total
+Quantize = Literal["auto", "none", "int8", "int4"]
+
+# With 4 bits these move the logits most, for what they weigh.
+_KEPT_AT_8 = ("embed_tokens", "lm_head")
+
+
+class NativeModel(NamedTuple):
+    spec: DecoderSpec
+    weights: NativeWeights
+
 
 _TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -49,6 +64,9 @@ class Source(Protocol):
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor with this Hugging Face name. Raises BadFile where it is missing or of another shape."""
 
+    def weight(self, name: str, shape: tuple[int, int]) -> torch.Tensor | Grouped:
+        """The same as the file has it: its own float type, or its groups."""
+
     def close(self) -> None: ...
 
 
@@ -66,6 +84,16 @@ def load(folder: Path, dtype: torch.dtype, device: torch.device, report: Report)
     source = _open(folder)
     try:
         return _build(source, dtype, device, report)
+    finally:
+        source.close()
+
+
+def load_native(folder: Path, functions: ctypes.CDLL, quantize: Quantize, report: Report) -> NativeModel:
+    """For the native kernels. `quantize`: "auto" keeps what the file has, "none" makes fp32 of it, "int8" and "int4" turn
+    float matrices into groups. Raises BadFile where the folder holds no model that these kernels can run."""
+    source = _open(folder)
+    try:
+        return NativeModel(source.spec, _build_native(source, functions, quantize, report))
     finally:
         source.close()
 
@@ -129,6 +157,47 @@ def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Rep
     return Decoder(spec, Weights(embedding, layers, norm, head))
 
 
+def _build_native(
+    source: Source, functions: ctypes.CDLL, quantize: Quantize, report: Report
+) -> NativeWeights:
+    spec = source.spec
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+
+    def packed(name: str, out: int, inner: int, bias: bool = False) -> Packed:
+        weight = source.weight(f"{name}.weight", (out, inner))
+        if quantize == "none":
+            weight = weight.dequantised() if isinstance(weight, Grouped) else weight.float()
+        elif quantize != "auto" and not isinstance(weight, Grouped):
+            weight = quantise(weight, 4 if quantize == "int4" and not name.endswith(_KEPT_AT_8) else 8)
+        return pack(functions, weight, source.get(f"{name}.bias", (out,)) if bias else None)
+
+    def norm(name: str) -> torch.Tensor:
+        return source.get(f"{name}.weight", (spec.hidden,))
+
+    layers = []
+    for i in range(spec.layers):
+        report("weights", i, spec.layers)
+        p = f"model.layers.{i}."
+        layers.append(
+            NativeLayer(
+                attention_norm=norm(f"{p}input_layernorm"),
+                q=packed(f"{p}self_attn.q_proj", q, spec.hidden, spec.attention_bias),
+                k=packed(f"{p}self_attn.k_proj", kv, spec.hidden, spec.attention_bias),
+                v=packed(f"{p}self_attn.v_proj", kv, spec.hidden, spec.attention_bias),
+                output=packed(f"{p}self_attn.o_proj", spec.hidden, q, spec.attention_bias),
+                mlp_norm=norm(f"{p}post_attention_layernorm"),
+                gate=packed(f"{p}mlp.gate_proj", spec.mlp, spec.hidden, spec.mlp_bias),
+                up=packed(f"{p}mlp.up_proj", spec.mlp, spec.hidden, spec.mlp_bias),
+                down=packed(f"{p}mlp.down_proj", spec.hidden, spec.mlp, spec.mlp_bias),
+            )
+        )
+    embedding = packed("model.embed_tokens", spec.vocab_size, spec.hidden)
+    head = embedding if spec.tied_head else packed("lm_head", spec.vocab_size, spec.hidden)
+    weights = NativeWeights(embedding, layers, norm("model.norm"), head)
+    report("weights", spec.layers, spec.layers)
+    return weights
+
+
 class SafetensorsSource:
     def __init__(self, folder: Path) -> None:
         self._where = str(folder)
@@ -142,6 +211,12 @@ class SafetensorsSource:
         self._folder: Folder = open_folder(folder)
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return self._read(name, shape).float()
+
+    def weight(self, name: str, shape: tuple[int, int]) -> torch.Tensor:
+        return self._read(name, shape)
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         info = self._folder.tensors.get(name)
         if info is None:
             raise BadFile(f"{self._where}: tensor {name} is missing")
@@ -152,7 +227,7 @@ class SafetensorsSource:
                 f"{self._where}: {name} has dtype {info.dtype}; supported: {', '.join(_TORCH_DTYPES)}"
             )
         raw = torch.frombuffer(bytearray(self._folder.data(name)), dtype=_TORCH_DTYPES[info.dtype])
-        return raw.float().view(shape)
+        return raw.view(shape)
 
     def close(self) -> None:
         self._folder.close()
@@ -169,6 +244,21 @@ class GgufSource:
         self.spec = from_gguf(dict(self._gguf.metadata), shapes, self._where)
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        data, kind = self._find(name, shape)
+        tensor = dequantise(data, kind, shape)
+        order = self._order(name, shape[0])
+        return tensor if order is None else tensor[order]
+
+    def weight(self, name: str, shape: tuple[int, int]) -> torch.Tensor | Grouped:
+        data, kind = self._find(name, shape)
+        order = self._order(name, shape[0])
+        if is_plain(kind):
+            tensor = plain(data, kind, shape)
+            return tensor if order is None else tensor[order]
+        groups = grouped(data, kind, shape)
+        return groups if order is None else groups.take(order)
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> tuple[memoryview, TensorType]:
         stem, kind = name.rsplit(".", 1)
         layer = ""
         if stem.startswith("model.layers."):
@@ -180,11 +270,15 @@ class GgufSource:
             raise BadFile(f"{self._where}: tensor {stored} is missing")
         if info.shape != shape:
             raise BadFile(f"{self._where}: {stored} is {list(info.shape)}, the metadata says {list(shape)}")
-        tensor = dequantise(self._gguf.data(stored), info.type, shape)
-        if stem in ("self_attn.q_proj", "self_attn.k_proj"):
-            heads = self.spec.heads if stem.endswith("q_proj") else self.spec.kv_heads
-            tensor = tensor.view(heads, shape[0] // heads // 2, 2, -1).transpose(1, 2).reshape(shape)
-        return tensor
+        return self._gguf.data(stored), info.type
+
+    def _order(self, name: str, rows: int) -> torch.Tensor | None:
+        """Which stored row belongs where, for queries and keys and their biases."""
+        stem = name.rsplit(".", 1)[0]
+        if not stem.endswith(("self_attn.q_proj", "self_attn.k_proj")):
+            return None
+        heads = self.spec.heads if stem.endswith("q_proj") else self.spec.kv_heads
+        return torch.arange(rows).view(heads, rows // heads // 2, 2).transpose(1, 2).reshape(-1)
 
     def close(self) -> None:
         self._gguf.close()

@@ -1,0 +1,79 @@
+"""How does a weight get into the layout that the native kernels read?
+
+In come plain float matrices or `Grouped` ones; out comes `Packed`: tiles in memory of their own (linear.h says how they
+lie). Packing changes no value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from homebox.kernels.cpu import abi
+from homebox.kernels.cpu.abi import Kind
+from homebox.kernels.grouped import GROUP, Grouped
+
+_ALIGNED = 64  # bytes of a cache line, and of the widest vector
+
+_FLOATS = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
+
+
+class Packed:
+    """A weight, `[out, in]`, and its bias. `struct` is what the kernels get; it is valid as long as this object is."""
+
+    def __init__(self, functions: ctypes.CDLL, kind: Kind, out: int, inner: int, bias: torch.Tensor | None) -> None:
+        self.functions = functions
+        self.kind, self.shape = kind, (out, inner)
+        size = functions.hb_packed_bytes(kind, out, inner)
+        whole = torch.empty(size + _ALIGNED, dtype=torch.uint8)
+        self.data = whole[-whole.data_ptr() % _ALIGNED :][:size]
+        self.bias = None
+        if bias is not None:
+            self.bias = torch.zeros(-(-out // abi.LANES) * abi.LANES)
+            self.bias[:out] = bias
+        self.struct = abi.Weight(
+            kind, out, inner, 0, self.data.data_ptr(), self.bias.data_ptr() if self.bias is not None else None
+        )
+        self.nbytes = size + (self.bias.nbytes if self.bias is not None else 0)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """`[rows, in]` fp32 to `[rows, out]`."""
+        x = x.contiguous()
+        out = torch.empty(len(x), self.shape[0])
+        self.functions.hb_multiply(ctypes.byref(self.struct), x.data_ptr(), len(x), out.data_ptr())
+        return out
+
+    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+        """These rows of the weight as fp32, `[len(indices), in]`."""
+        indices = indices.to(torch.int64).contiguous()
+        out = torch.empty(len(indices), self.shape[1])
+        self.functions.hb_unpack_rows(
+            ctypes.byref(self.struct), indices.data_ptr(), len(indices), out.data_ptr()
+        )
+        return out
+
+
+def packable(shape: tuple[int, ...]) -> bool:
+    """Whether the kernels can multiply with a matrix of this shape."""
+    return len(shape) == 2 and shape[1] % GROUP == 0
+
+
+def pack(functions: ctypes.CDLL, weight: torch.Tensor | Grouped, bias: torch.Tensor | None = None) -> Packed:
+    """fp32 and bf16 matrices keep their type, others become fp32; grouped ones keep their bits."""
+    out, inner = weight.shape
+    if isinstance(weight, Grouped):
+        kind = Kind.INT4 if weight.bits == 4 else Kind.INT8
+        packed = Packed(functions, kind, out, inner, bias)
+        codes, scales = weight.codes.contiguous(), weight.scales.contiguous()
+        minimums = weight.minimums.contiguous() if weight.minimums is not None else None
+        functions.hb_pack_integer(
+            kind, out, inner, codes.data_ptr(), scales.data_ptr(),
+            minimums.data_ptr() if minimums is not None else None, packed.data.data_ptr(),
+        )  # fmt: skip
+        return packed
+    values = (weight if weight.dtype in _FLOATS else weight.float()).contiguous()
+    kind = _FLOATS[values.dtype]
+    packed = Packed(functions, kind, out, inner, bias)
+    functions.hb_pack_float(kind, out, inner, values.data_ptr(), packed.data.data_ptr())
+    return packed

@@ -1,0 +1,102 @@
+"""What is computed for a batch of tokens, when the CPU's own kernels do it?
+
+The decoder of `decoder.py` with all layers in one native call. Weights stay as the file has them: quantised ones in
+groups, bf16 as bf16.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+
+from homebox.kernels.cpu import abi
+from homebox.kernels.cpu.attention import NativeAttention
+from homebox.kernels.cpu.weights import Packed
+from homebox.model.spec import DecoderSpec
+
+
+@dataclass
+class NativeLayer:
+    attention_norm: torch.Tensor
+    q: Packed
+    k: Packed
+    v: Packed
+    output: Packed
+    mlp_norm: torch.Tensor
+    gate: Packed
+    up: Packed
+    down: Packed
+
+
+@dataclass
+class NativeWeights:
+    embedding: Packed  # [vocab, hidden]
+    layers: list[NativeLayer]
+    norm: torch.Tensor
+    head: Packed  # [vocab, hidden]; the embedding itself where they are tied
+
+
+def runs_natively(spec: DecoderSpec) -> bool:
+    """Whether the native step can compute a model of this shape."""
+    return (
+        spec.head_dim % abi.LANES == 0
+        and spec.hidden % abi.GROUP == 0
+        and spec.mlp % abi.GROUP == 0
+        and spec.heads * spec.head_dim % abi.GROUP == 0
+    )
+
+
+class NativeDecoder:
+    """`attention` is the one whose blocks the layers write; there is one decoder for it."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, spec: DecoderSpec, weights: NativeWeights, attention: NativeAttention) -> None:
+        self.spec = spec
+        self.weights = weights
+        self._attention = attention
+        self._functions = attention.functions
+        self._frequencies = torch.tensor(spec.rope.frequencies(spec.head_dim), dtype=torch.float32)
+        self._layers = (abi.Layer * spec.layers)(*map(self._layer, range(spec.layers)))
+        model = abi.Model(
+            attention.shape, spec.layers, spec.hidden, spec.mlp, len(attention.windows), spec.norm_eps,
+            attention.scale, self._frequencies.data_ptr(), weights.embedding.struct, weights.norm.data_ptr(),
+            weights.head.struct, self._layers,
+        )  # fmt: skip
+        self._handle = self._functions.hb_decoder_new(ctypes.byref(model))
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._functions.hb_decoder_free(handle)
+
+    @property
+    def weight_bytes(self) -> int:
+        w = self.weights
+        parts = [w.norm, w.embedding, *(part for layer in w.layers for part in vars(layer).values())]
+        return sum(part.nbytes for part in parts) + (w.head.nbytes if w.head is not w.embedding else 0)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told."""
+        hidden = torch.empty(len(ids), self.spec.hidden)
+        self._functions.hb_decoder_step(
+            self._handle, self._attention.batches, ids.data_ptr(), hidden.data_ptr()
+        )
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[rows, vocab]`, in fp32."""
+        hidden = hidden.contiguous()
+        out = torch.empty(len(hidden), self.spec.vocab_size)
+        self._functions.hb_decoder_logits(self._handle, hidden.data_ptr(), len(hidden), out.data_ptr())
+        return out
+
+    def _layer(self, index: int) -> abi.Layer:
+        w = self.weights.layers[index]
+        keys, values = self._attention.blocks(index)
+        return abi.Layer(
+            w.attention_norm.data_ptr(), w.q.struct, w.k.struct, w.v.struct, w.output.struct,
+            w.mlp_norm.data_ptr(), w.gate.struct, w.up.struct, w.down.struct, keys, values,
+            self._attention.cache.layer_groups[index], 0,
+        )  # fmt: skip
