@@ -18,7 +18,7 @@ is freed when that step completes. No tensors here: the pool hands out numbers.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -259,7 +259,7 @@ class KVSpace:
 
     def adopt(self, seq: Sequence, hits: list[list[int]]) -> int:
         """Start the sequence's tables with matched blocks. Returns the tokens that need no computing."""
-        seq.tables, seq.chains = [], []
+        seq.tables, seq.chains, seq.told = [], [], [0] * len(self.pools)
         for pool, blocks in zip(self.pools, hits, strict=True):
             for block in blocks:
                 pool.take(block)
@@ -293,10 +293,19 @@ class KVSpace:
                 block = pool.seal(own, self._key(seq, i, seq.chains[g]))
                 seq.chains[g] = pool.content[block]
                 if block != own:
-                    seq.tables[g][i] = block
+                    self._replace(seq, g, i, block)
                     self._give_back(g, own)
             seq.sealed += 1
         self._leave_window(seq)
+
+    def news(self, seq: Sequence) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """What changed in the sequence's tables since the last call: (group, from which entry on, blocks). A step
+        costs what is new in it, not what the tables hold."""
+        for group, table in enumerate(seq.tables):
+            known = seq.told[group]
+            if known < len(table):
+                seq.told[group] = len(table)
+                yield group, known, tuple(table[known:])
 
     def release(self, seq: Sequence) -> None:
         """Give everything back, tail first, so that children are evicted before their parents."""
@@ -318,7 +327,11 @@ class KVSpace:
                 if seq.tables[g][i] == BEHIND_WINDOW:
                     break
                 self._give_back(g, seq.tables[g][i])
-                seq.tables[g][i] = BEHIND_WINDOW
+                seq.tables[g][i] = BEHIND_WINDOW  # nobody looks there any more, so nobody is told
+
+    def _replace(self, seq: Sequence, group: int, index: int, block: int) -> None:
+        seq.tables[group][index] = block
+        seq.told[group] = min(seq.told[group], index)
 
     def _key(self, seq: Sequence, index: int, parent: int) -> Key:
         start, end = index * self.block_size, (index + 1) * self.block_size

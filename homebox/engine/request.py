@@ -45,6 +45,9 @@ class Sequence:
     tables: list[list[int]] = field(
         default_factory=list
     )  # one block table a KV group; -1 is behind the window
+    told: list[int] = field(
+        default_factory=list
+    )  # per group: entries of the table that plans have said already
     chains: list[int] = field(default_factory=list)  # per group: content id of the last sealed block
     sealed: int = 0  # blocks that are in the prefix index
     cached: int | None = None  # prompt tokens that the first admission found in the prefix cache

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import Load, StepTime, chunk_load
 from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
-from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult
+from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult, TableChange
 from homebox.engine.queue import WaitingRoom
 from homebox.engine.request import CLASS_RANK, Sequence, State
 from homebox.wire.frames import (
@@ -355,7 +355,7 @@ class Scheduler:
         self._step += 1
         admitted = [s for s in self._entered if s.state is State.RUNNING]
         self._entered = []
-        rows, load, decode_rows, prefill_tokens = [], Load(), 0, 0
+        rows, tables, load, decode_rows, prefill_tokens = [], [], Load(), 0, 0
         for share in work:
             load += chunk_load(share.seq.scheduled, share.tokens)
             if share.tokens == 1:
@@ -363,6 +363,7 @@ class Scheduler:
             else:
                 prefill_tokens += share.tokens
             rows.append(self._row(share.seq, share.tokens))
+            tables += [TableChange(share.seq.slot, *change) for change in self.space.news(share.seq)]
         self.space.launch(self._step)
         return StepPlan(
             step=self._step,
@@ -373,6 +374,7 @@ class Scheduler:
                 )
                 for s in admitted
             ),
+            tables=tuple(tables),
             decode_rows=decode_rows,
             prefill_tokens=prefill_tokens,
             kv_tokens=load.kv_tokens,
@@ -395,7 +397,6 @@ class Scheduler:
             start=start,
             count=count,
             tokens=tuple(seq.tokens[start:end]),
-            tables=tuple(tuple(table) for table in seq.tables),
             sample=sample,
             targets=targets,
         )
