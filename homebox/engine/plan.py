@@ -22,7 +22,7 @@ class Admission(msgspec.Struct, frozen=True):
     output: tuple[int, ...]
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, gc=False, frozen=True):
     """Tokens `start` .. `start + count - 1` of one sequence.
 
     `tokens` are their ids; it is empty where the only one was sampled by a step that is not read back yet: the runner
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True):
     targets: tuple[int, ...] = ()
 
 
-class TableChange(msgspec.Struct, frozen=True, array_like=True):
+class TableChange(msgspec.Struct, gc=False, frozen=True, array_like=True):
     """The block table of `slot` in `group` holds these blocks from entry `index` on; what it held before that entry it
     still holds. Blocks behind a sliding window may be -1: no row reads them any more."""
 
@@ -63,7 +63,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     predicted_ms: float
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, gc=False, frozen=True):
     """What a row made. `error` in words: the request ends with it, the engine goes on."""
 
     token: int = -1
