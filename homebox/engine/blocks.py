@@ -18,7 +18,7 @@ is freed when that step completes. No tensors here: the pool hands out numbers.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -94,14 +94,17 @@ class BlockPool:
             del self._cached[block]
         self.refs[block] += 1
 
-    def give_back(self, block: int) -> None:
-        """One reference less; at none, a block with known content stays as a cache entry."""
-        self.refs[block] -= 1
-        if self.refs[block] == 0:
-            if self.content[block] == BLANK:
-                self._free.append(block)
-            else:
-                self._cached[block] = None
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """One reference less to each; at none, a block with known content stays as a cache entry. In this order: of
+        cached blocks the first is forgotten first."""
+        refs, content, free, cached = self.refs, self.content, self._free, self._cached
+        for block in blocks:
+            refs[block] -= 1
+            if refs[block] == 0:
+                if content[block] == BLANK:
+                    free.append(block)
+                else:
+                    cached[block] = None
 
     def seal(self, block: int, key: Key) -> int:
         """The block is full and computed: name its content. Returns the block that holds this content from now on:
@@ -155,7 +158,8 @@ class KVSpace:
         self.groups = tuple(groups)
         self.block_size = block_size
         self.pools = [BlockPool(n, block_size, hash_key) for n in total]
-        self._waiting: deque[tuple[int, int, int]] = deque()  # (step, group, block), frees in order
+        self._windowed = any(group.window is not None for group in self.groups)
+        self._waiting: deque[tuple[int, int, Seq[int]]] = deque()  # (step, group, blocks), frees in order
         self.launched = 0
         self.completed = 0
 
@@ -168,14 +172,14 @@ class KVSpace:
         """Step `step` has ended: what only it could still read is free now."""
         self.completed = step
         while self._waiting and self._waiting[0][0] <= step:
-            _, group, block = self._waiting.popleft()
-            self.pools[group].give_back(block)
+            _, group, blocks = self._waiting.popleft()
+            self.pools[group].give_back(blocks)
 
-    def _give_back(self, group: int, block: int) -> None:
+    def _give_back(self, group: int, blocks: Seq[int]) -> None:
         if self.launched > self.completed:
-            self._waiting.append((self.launched, group, block))
+            self._waiting.append((self.launched, group, blocks))
         else:
-            self.pools[group].give_back(block)
+            self.pools[group].give_back(blocks)
 
     # -- questions
 
@@ -183,7 +187,7 @@ class KVSpace:
         return -(-tokens // self.block_size)
 
     def held(self, seq: Sequence) -> int:
-        return sum(block != BEHIND_WINDOW for table in seq.tables for block in table)
+        return sum(map(len, seq.tables)) - seq.behind
 
     def available(self) -> int:
         """Blocks that every group can give now."""
@@ -191,7 +195,7 @@ class KVSpace:
 
     def arriving(self) -> int:
         """Blocks that become available in the scarcest group when the running steps complete."""
-        waiting = Counter((group, block) for _, group, block in self._waiting)
+        waiting = Counter((group, block) for _, group, blocks in self._waiting for block in blocks)
         coming = [pool.available for pool in self.pools]
         for (group, block), count in waiting.items():
             coming[group] += self.pools[group].refs[block] == count
@@ -259,7 +263,7 @@ class KVSpace:
 
     def adopt(self, seq: Sequence, hits: list[list[int]]) -> int:
         """Start the sequence's tables with matched blocks. Returns the tokens that need no computing."""
-        seq.tables, seq.chains = [], []
+        seq.tables, seq.chains, seq.told, seq.behind = [], [], [0] * len(self.pools), 0
         for pool, blocks in zip(self.pools, hits, strict=True):
             for block in blocks:
                 pool.take(block)
@@ -276,6 +280,8 @@ class KVSpace:
 
     def extend(self, seq: Sequence, tokens: int) -> bool:
         """Make room for the first `tokens` of the sequence; False, and nothing changed, where blocks are short."""
+        if tokens <= len(seq.tables[0]) * self.block_size:
+            return True  # as in all but a few steps
         more = self.missing(seq, tokens)
         if more > self.available():
             return False
@@ -293,21 +299,30 @@ class KVSpace:
                 block = pool.seal(own, self._key(seq, i, seq.chains[g]))
                 seq.chains[g] = pool.content[block]
                 if block != own:
-                    seq.tables[g][i] = block
-                    self._give_back(g, own)
+                    self._replace(seq, g, i, block)
+                    self._give_back(g, (own,))
             seq.sealed += 1
         self._leave_window(seq)
+
+    def news(self, seq: Sequence) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """What changed in the sequence's tables since the last call: (group, from which entry on, blocks). A step
+        costs what is new in it, not what the tables hold."""
+        for group, table in enumerate(seq.tables):
+            known = seq.told[group]
+            if known < len(table):
+                seq.told[group] = len(table)
+                yield group, known, tuple(table[known:])
 
     def release(self, seq: Sequence) -> None:
         """Give everything back, tail first, so that children are evicted before their parents."""
         for g, table in enumerate(seq.tables):
-            for block in reversed(table):
-                if block != BEHIND_WINDOW:
-                    self._give_back(g, block)
-        seq.tables, seq.chains, seq.sealed = [], [], 0
+            self._give_back(g, [block for block in reversed(table) if block != BEHIND_WINDOW])
+        seq.tables, seq.chains, seq.sealed, seq.behind = [], [], 0, 0
         seq.computed = seq.scheduled = 0
 
     def _leave_window(self, seq: Sequence) -> None:
+        if not self._windowed:
+            return
         for g, group in enumerate(self.groups):
             if group.window is None:
                 continue
@@ -317,8 +332,13 @@ class KVSpace:
             for i in range(behind - 1, -1, -1):
                 if seq.tables[g][i] == BEHIND_WINDOW:
                     break
-                self._give_back(g, seq.tables[g][i])
-                seq.tables[g][i] = BEHIND_WINDOW
+                self._give_back(g, (seq.tables[g][i],))
+                seq.tables[g][i] = BEHIND_WINDOW  # nobody looks there any more, so nobody is told
+                seq.behind += 1
+
+    def _replace(self, seq: Sequence, group: int, index: int, block: int) -> None:
+        seq.tables[group][index] = block
+        seq.told[group] = min(seq.told[group], index)
 
     def _key(self, seq: Sequence, index: int, parent: int) -> Key:
         start, end = index * self.block_size, (index + 1) * self.block_size
@@ -334,7 +354,6 @@ class KVSpace:
             for block in [b for s in sequences if s.tables for b in s.tables[g]]:
                 if block != BEHIND_WINDOW:
                     references[block] = references.get(block, 0) + 1
-            for _, waiting_group, block in self._waiting:
-                if waiting_group == g:
-                    references[block] = references.get(block, 0) + 1
+            for block in [b for _, of, blocks in self._waiting if of == g for b in blocks]:
+                references[block] = references.get(block, 0) + 1
             pool.check(references, parents_outlive=group.window is None)

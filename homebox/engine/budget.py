@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 _KEPT_PER_SIZE = 12
 _REFIT_EVERY = 8
+_SUBSETS = [subset for size in (4, 3, 2, 1) for subset in itertools.combinations(range(4), size)]
 _UNITS = (
     1.0,
     1e-2,
@@ -103,27 +104,40 @@ class StepTime:
         return low
 
     def _fit(self) -> None:
-        """Non-negative least squares over relative errors: with four unknowns, trying every subset is exact."""
+        """Non-negative least squares over relative errors: with four unknowns, trying every subset is exact. The largest
+        come first: nearly always the first or second is seen to be the best, since nothing left out would help."""
         rows = [*self._prior, *(sample for kept in self._samples.values() for sample in kept)]
-        gram = [[sum(w * x[i] * x[j] for x, _, w in rows) for j in range(4)] for i in range(4)]
-        right = [sum(w * x[i] * y for x, y, w in rows) for i in range(4)]
-        total = sum(w * y * y for _, y, w in rows)
+        gram, right, total = _normal_equations(rows)
         best: tuple[float, list[float]] | None = None
-        for size in range(1, 5):
-            for subset in itertools.combinations(range(4), size):
-                solution = _solve(gram, right, subset)
-                if solution is None or min(solution) < 0:
-                    continue
-                error = (
-                    total
-                    - 2 * sum(solution[i] * right[i] for i in range(4))
-                    + sum(solution[i] * gram[i][j] * solution[j] for i in range(4) for j in range(4))
-                )
-                if best is None or error < best[0] - 1e-9:
-                    best = error, solution
+        for subset in _SUBSETS:
+            solution = _solve(gram, right, subset)
+            if solution is None or min(solution) < 0:
+                continue
+            slopes = [sum(g * s for g, s in zip(gram[i], solution, strict=True)) - right[i] for i in range(4)]
+            error = total + sum(s * (g - r) for s, g, r in zip(solution, slopes, right, strict=True))
+            if best is None or error < best[0]:
+                best = error, solution
+            if all(slopes[i] >= 0 for i in range(4) if i not in subset):
+                break
         if best is not None:
             a, b, c, d = (s * u for s, u in zip(best[1], _UNITS, strict=True))
             self.coefficients = (a, b, c, d)
+
+
+def _normal_equations(rows: list[_Sample]) -> tuple[list[list[float]], list[float], float]:
+    """In one pass, half of the symmetric matrix: this is in the way of a step."""
+    gram, right, total = [[0.0] * 4 for _ in range(4)], [0.0] * 4, 0.0
+    for features, ms, weight in rows:
+        for i, feature in enumerate(features):
+            weighted, row = weight * feature, gram[i]
+            for j in range(i + 1):
+                row[j] += weighted * features[j]
+            right[i] += weighted * ms
+        total += weight * ms * ms
+    for i in range(4):
+        for j in range(i):
+            gram[j][i] = gram[i][j]
+    return gram, right, total
 
 
 def _solve(gram: list[list[float]], right: list[float], subset: tuple[int, ...]) -> list[float] | None:

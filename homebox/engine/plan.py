@@ -1,7 +1,9 @@
 """What exactly does one step compute?
 
 A `StepPlan` is all that the runner gets: immutable, made of numbers only, serialisable (`encode`), so that a step that
-hung or crashed can be written down and run again elsewhere. A `StepResult` is all that comes back.
+hung or crashed can be written down and run again elsewhere. It says what is new, not what the runner knows: who took a
+slot, and where a block table changed. The plans since a sequence was admitted say all of it; they are played again in
+their order, or the last one alone on the tables as they stand. A `StepResult` is all that comes back.
 """
 
 from __future__ import annotations
@@ -20,13 +22,12 @@ class Admission(msgspec.Struct, frozen=True):
     output: tuple[int, ...]
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, gc=False, frozen=True):
     """Tokens `start` .. `start + count - 1` of one sequence.
 
     `tokens` are their ids; it is empty where the only one was sampled by a step that is not read back yet: the runner
-    keeps it in its token pool under `slot`. `tables[group]` are the block tables; blocks behind a sliding window are
-    -1. With `sample`, the step chooses the token at position `start + count`. `targets` are the prompt's next tokens
-    whose logprobs are asked for, aligned with the row's first positions.
+    keeps it in its token pool under `slot`. With `sample`, the step chooses the token at position `start + count`.
+    `targets` are the prompt's next tokens whose logprobs are asked for, aligned with the row's first positions.
     """
 
     id: str
@@ -36,15 +37,25 @@ class Row(msgspec.Struct, frozen=True):
     start: int
     count: int
     tokens: tuple[int, ...]
-    tables: tuple[tuple[int, ...], ...]
     sample: bool
     targets: tuple[int, ...] = ()
+
+
+class TableChange(msgspec.Struct, gc=False, frozen=True, array_like=True):
+    """The block table of `slot` in `group` holds these blocks from entry `index` on; what it held before that entry it
+    still holds. Blocks behind a sliding window may be -1: no row reads them any more."""
+
+    slot: int
+    group: int
+    index: int
+    blocks: tuple[int, ...]
 
 
 class StepPlan(msgspec.Struct, frozen=True):
     step: int
     rows: tuple[Row, ...]
     admitted: tuple[Admission, ...]
+    tables: tuple[TableChange, ...]  # since the last plan, of the sequences in `rows`
     decode_rows: int
     prefill_tokens: int
     kv_tokens: int  # context tokens read
@@ -52,7 +63,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     predicted_ms: float
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, gc=False, frozen=True):
     """What a row made. `error` in words: the request ends with it, the engine goes on."""
 
     token: int = -1

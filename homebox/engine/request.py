@@ -34,7 +34,8 @@ class Sequence:
     submit: Submit
     serial: int
     limit: int  # prompt and output together may not be longer than this
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(init=False)
+    prompt_tokens: int = field(init=False)
     state: State = State.WAITING
     computed: int = 0
     scheduled: int = 0
@@ -45,6 +46,10 @@ class Sequence:
     tables: list[list[int]] = field(
         default_factory=list
     )  # one block table a KV group; -1 is behind the window
+    behind: int = 0  # entries of the tables whose block was given back, behind a window
+    told: list[int] = field(
+        default_factory=list
+    )  # per group: entries of the table that plans have said already
     chains: list[int] = field(default_factory=list)  # per group: content id of the last sealed block
     sealed: int = 0  # blocks that are in the prefix index
     cached: int | None = None  # prompt tokens that the first admission found in the prefix cache
@@ -56,6 +61,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = [*self.submit.prompt, *self.submit.output]
+        self.prompt_tokens = len(self.submit.prompt)
         self.charged = self.submit.charged
 
     @property
@@ -67,12 +73,8 @@ class Sequence:
         return self.submit.person
 
     @property
-    def prompt_tokens(self) -> int:
-        return len(self.submit.prompt)
-
-    @property
     def output_tokens(self) -> int:
-        return len(self.tokens) - len(self.submit.prompt)
+        return len(self.tokens) - self.prompt_tokens
 
     @property
     def length(self) -> int:
@@ -100,10 +102,10 @@ class Sequence:
 
     def ending(self) -> tuple[FinishReason, str] | None:
         """Why the last known token is the last one, if it is."""
-        sampling = self.submit.sampling
-        if not sampling.ignore_eos and self.output_tokens and self.tokens[-1] in sampling.end_tokens:
+        sampling, made = self.submit.sampling, self.output_tokens
+        if not sampling.ignore_eos and made and self.tokens[-1] in sampling.end_tokens:
             return "stop", ""
-        if self.output_tokens >= sampling.max_tokens:
+        if made >= sampling.max_tokens:
             return "length", ""
         if len(self.tokens) >= self.limit:
             return "length", f"the context of {self.limit} tokens is full"

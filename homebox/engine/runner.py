@@ -1,8 +1,8 @@
 """How does a plan become numbers?
 
 `launch(plan) -> handle`, `collect(handle) -> result`: the loop may launch the next step before it reads this one. The
-runner keeps what must not travel with every plan: the model, the KV memory, and for each slot how its tokens are
-chosen and which token came last, so that a step can be launched whose input nobody has read back yet.
+runner keeps what must not travel with every plan: the model, the KV memory, and for each slot its block tables, how its
+tokens are chosen and which token came last, so that a step can be launched whose input nobody has read back yet.
 
 On the CPU a launch computes at once and the handle is the result; the order of calls is all that the interface promises.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from homebox.engine.plan import Outcome, Row, StepPlan, StepResult
+from homebox.engine.plan import Outcome, Row, StepPlan, StepResult, TableChange
 from homebox.engine.sampler import NOT_A_NUMBER, SlotState, choose, score
 from homebox.kernels.attention import Attention, BatchShape
 from homebox.model.decoder import Decoder
@@ -27,10 +27,12 @@ class Handle(NamedTuple):
 
 class Runner:
     def __init__(self, decoder: Decoder, attention: Attention, slots: int) -> None:
+        width = -(-decoder.spec.context // attention.cache.block_size)
         self._decoder = decoder
         self._attention = attention
         self._slots: list[SlotState | None] = [None] * slots
         self._last_tokens = [0] * slots
+        self._tables = tuple(torch.zeros(slots, width, dtype=torch.int32) for _ in attention.windows)
         self._device = decoder.weights.embedding.device
 
     def launch(self, plan: StepPlan) -> Handle:
@@ -39,6 +41,7 @@ class Runner:
         for admission in plan.admitted:
             self._slots[admission.slot] = SlotState(admission)
         with torch.inference_mode():
+            self._change_tables(plan.tables)
             outcomes = self._run(plan.rows)
         return Handle(StepResult(plan.step, tuple(outcomes), (time.perf_counter() - started) * 1e3))
 
@@ -51,7 +54,7 @@ class Runner:
         the step-time model knows before the first request. Also brings the weights into memory."""
         size = -(-tokens // self._block_size())
         groups = len(self._attention.windows)
-        shape = BatchShape((0,), (tokens,), ((tuple(range(size)),),) * groups)
+        shape = BatchShape.of([0], [tokens], [[range(size)]] * groups)
         started = time.perf_counter()
         with torch.inference_mode():
             self._attention.plan(shape)
@@ -63,18 +66,25 @@ class Runner:
     def _block_size(self) -> int:
         return self._attention.cache.block_size
 
+    def _change_tables(self, changes: tuple[TableChange, ...]) -> None:
+        for change in changes:
+            end = change.index + len(change.blocks)
+            self._tables[change.group][change.slot, change.index : end] = torch.tensor(
+                change.blocks, dtype=torch.int32
+            )
+
     def _run(self, rows: tuple[Row, ...]) -> list[Outcome]:
         ids: list[int] = []
         positions: list[int] = []
         for row in rows:
             ids += row.tokens or (self._last_tokens[row.slot],)
             positions += range(row.start, row.start + row.count)
-        groups = range(len(rows[0].tables))
         self._attention.plan(
             BatchShape(
-                starts=tuple(row.start for row in rows),
-                counts=tuple(row.count for row in rows),
-                tables=tuple(tuple(row.tables[g] for row in rows) for g in groups),
+                slots=torch.tensor([row.slot for row in rows], dtype=torch.int32),
+                starts=torch.tensor([row.start for row in rows], dtype=torch.int32),
+                counts=torch.tensor([row.count for row in rows], dtype=torch.int32),
+                tables=self._tables,
             )
         )
         hidden = self._decoder.forward(
@@ -120,7 +130,7 @@ class Runner:
         broken = [bool(part.any()) for part in tokens.split([row.count for row in rows])]
         for row, bad in zip(rows, broken, strict=True):
             if bad:
-                self._attention.cache.clear(row.tables, row.start, row.count)
+                self._attention.cache.clear([table[row.slot] for table in self._tables], row.start, row.count)
         return broken
 
     def _state(self, row: Row) -> SlotState:

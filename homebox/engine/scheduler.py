@@ -22,7 +22,7 @@ from typing import NamedTuple
 from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import Load, StepTime, chunk_load
 from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
-from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult
+from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult, TableChange
 from homebox.engine.queue import WaitingRoom
 from homebox.engine.request import CLASS_RANK, Sequence, State
 from homebox.wire.frames import (
@@ -87,6 +87,7 @@ class Scheduler:
         self._step = 0
         self._starved = 0
         self._expected: Sequence | None = None  # others gave way for it; nobody is let in before it
+        self._suspects: list[Sequence] = []  # running, and asked to be alone at first
         self._entered: list[Sequence] = []  # admitted, and the runner does not know yet
         self._ended: list[tuple[int, Progress]] = []  # (deliver once this step completed, the last progress)
 
@@ -168,23 +169,39 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None where nothing can be computed now. `now` is seconds on any steady clock."""
         self._admit(now)
-        suspect = next((s for s in self.running if s.alone), None)
+        suspect = self._suspect()
         if suspect is not None and self.space.launched > self.space.completed:
             return None  # if it kills the engine, no other step may die with it
         able = [suspect] if suspect is not None else list(self.running)
         work: list[Share] = []
-        load = Load()
+        prompts: list[Sequence] = []
+        preemptions, read = self.preemptions, 0
         for seq in able:
-            ready = seq.state is State.RUNNING and seq.pending == 1 and not seq.exhausted
-            if ready and self._make_room(seq, seq.scheduled + 1):
+            length, through = seq.length, seq.scheduled + 1
+            if length > through:
+                prompts.append(seq)
+            elif (
+                length == through
+                and length < seq.limit
+                and seq.state is State.RUNNING
+                and self._make_room(seq, through)
+            ):
                 work.append(Share(seq, 1, seq.residency))
-                load += chunk_load(seq.scheduled, 1)
-        work += self._prefill(
-            [s for s in able if s.state is State.RUNNING and s.pending > 1], load, len(work)
-        )
-        # Making room for one may have sent away another who had a share already.
-        work = [s for s in work if s.seq.state is State.RUNNING and s.seq.residency == s.residency]
+                read += through
+        if prompts:
+            work += self._prefill(
+                [s for s in prompts if s.state is State.RUNNING], Load(len(work), read, read), len(work)
+            )
+        else:
+            self._starved = 0
+        if self.preemptions > preemptions:
+            # Making room for one may have sent away another who had a share already.
+            work = [s for s in work if s.seq.state is State.RUNNING and s.seq.residency == s.residency]
         return self._launch(work) if work else None
+
+    def _suspect(self) -> Sequence | None:
+        """Who runs with nobody else, if there is one."""
+        return next((seq for seq in self._suspects if seq.alone), None)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Progress]:
         """Step `plan` has completed. Steps are committed in the order in which they were planned."""
@@ -201,7 +218,7 @@ class Scheduler:
     # ------------------------------------------------------------------ planning
 
     def _admit(self, now: float) -> None:
-        while self.waiting and not any(s.alone for s in self.running) and self._admit_one(now):
+        while self.waiting and self._suspect() is None and self._admit_one(now):
             pass
 
     def _admit_one(self, now: float) -> bool:
@@ -254,7 +271,7 @@ class Scheduler:
         rank = CLASS_RANK[seq.submit.klass]
         left = Counter(held)
         victims: list[Sequence] = []
-        short = self._short_of(seq)
+        short = 0
         for other in reversed(self.running[1:]):
             if victims and short <= 0:
                 break
@@ -262,8 +279,10 @@ class Scheduler:
                 continue
             other_rank = CLASS_RANK[other.submit.klass]
             yields = other.submit.klass == "background" and rank < other_rank
-            hog = left[other.person] > 1 and left[other.person] == max(left.values())
-            if yields or (seq.person not in held and hog and rank <= other_rank):
+            hogs = seq.person not in held and rank <= other_rank and left[other.person] > 1
+            if yields or (hogs and left[other.person] == max(left.values())):
+                if not victims:  # not before: this is asked in each step in which somebody waits
+                    short = self._short_of(seq)
                 victims.append(other)
                 left[other.person] -= 1
                 short -= self.space.held(other) + self._promised(other)
@@ -295,6 +314,8 @@ class Scheduler:
         seq.state, seq.slot = State.RUNNING, self._slots.pop()
         seq.admitted_at, seq.made, seq.passed_over = now, 0, 0
         self.running.append(seq)
+        if seq.submit.exclusive:
+            self._suspects.append(seq)
         self.holders_changed = True
         self.running.sort(key=lambda s: s.rank)
         self._entered.append(seq)
@@ -302,7 +323,6 @@ class Scheduler:
     def _prefill(self, queue: list[Sequence], load: Load, decoders: int) -> list[Share]:
         """Chunks of these prompts for this step, beside `decoders` whose load is given."""
         if not queue:
-            self._starved = 0
             return []
         queue.sort(key=lambda s: (s.rank[0], s.pending - AGEING_TOKENS * s.passed_over, s.serial))
         limit_ms = self.limits.prefill_step_ms
@@ -355,14 +375,21 @@ class Scheduler:
         self._step += 1
         admitted = [s for s in self._entered if s.state is State.RUNNING]
         self._entered = []
-        rows, load, decode_rows, prefill_tokens = [], Load(), 0, 0
-        for share in work:
-            load += chunk_load(share.seq.scheduled, share.tokens)
-            if share.tokens == 1:
+        rows: list[Row] = []
+        tables: list[TableChange] = []
+        decode_rows = prefill_tokens = read = pairs = 0
+        for seq, count, _ in work:
+            end = seq.scheduled + count
+            read += end
+            if count == 1:
                 decode_rows += 1
+                pairs += end
             else:
-                prefill_tokens += share.tokens
-            rows.append(self._row(share.seq, share.tokens))
+                prefill_tokens += count
+                pairs += chunk_load(seq.scheduled, count).query_key_pairs
+            rows.append(self._row(seq, count))
+            tables += [TableChange(seq.slot, *change) for change in self.space.news(seq)]
+        load = Load(decode_rows + prefill_tokens, read, pairs)
         self.space.launch(self._step)
         return StepPlan(
             step=self._step,
@@ -373,6 +400,7 @@ class Scheduler:
                 )
                 for s in admitted
             ),
+            tables=tuple(tables),
             decode_rows=decode_rows,
             prefill_tokens=prefill_tokens,
             kv_tokens=load.kv_tokens,
@@ -395,7 +423,6 @@ class Scheduler:
             start=start,
             count=count,
             tokens=tuple(seq.tokens[start:end]),
-            tables=tuple(tuple(table) for table in seq.tables),
             sample=sample,
             targets=targets,
         )
@@ -416,7 +443,8 @@ class Scheduler:
         else:
             if seq.residency == row.residency and seq.state is State.RUNNING:
                 seq.computed = row.start + row.count
-                self._charge_prompt(seq)
+                if seq.charged < seq.prompt_tokens:
+                    self._charge_prompt(seq)
             if row.sample:
                 seq.tokens.append(outcome.token)
                 seq.made += 1
@@ -424,8 +452,10 @@ class Scheduler:
                 ending = seq.ending()
             if seq.residency == row.residency and seq.state is State.RUNNING:
                 self.space.settle(seq)
-        prompt_logprobs = outcome.prompt_logprobs[max(0, seq.scored - row.start) :]
-        seq.scored = max(seq.scored, row.start + len(outcome.prompt_logprobs))
+        prompt_logprobs = outcome.prompt_logprobs
+        if prompt_logprobs:
+            prompt_logprobs = prompt_logprobs[max(0, seq.scored - row.start) :]
+            seq.scored = max(seq.scored, row.start + len(outcome.prompt_logprobs))
         progress = Progress(
             id=seq.id,
             prefilled=min(seq.computed, seq.prompt_tokens),
@@ -475,6 +505,8 @@ class Scheduler:
         self.space.release(seq)
         self._slots.append(seq.slot)
         self.running.remove(seq)
+        if seq.submit.exclusive:
+            self._suspects.remove(seq)
         self.holders_changed = True
         seq.slot = -1
 

@@ -7,6 +7,7 @@ never see requests, only rows of numbers. `kernels.reference` is the oracle for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,14 +16,30 @@ import torch
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The flat batch of one step: row i holds `counts[i]` consecutive tokens, starting at position `starts[i]`.
+    """The flat batch of one step: row i holds `counts[i]` consecutive tokens, starting at position `starts[i]`, and its
+    block table in a group is `tables[group][slots[i]]`. All int32, on the CPU: `slots`, `starts`, `counts` `[rows]`, `tables[group]`
+    `[slots, width]`, contiguous.
 
-    `tables[group][i]` is row i's block table in that group; -1 marks a block behind the sliding window.
+    Tables may be buffers that live longer than a step: only the blocks of the positions that a row writes or sees are
+    to be read; what lies behind a sliding window or beyond the row's last token may be -1 or somebody else's.
     """
 
-    starts: tuple[int, ...]
-    counts: tuple[int, ...]
-    tables: tuple[tuple[tuple[int, ...], ...], ...]
+    slots: torch.Tensor
+    starts: torch.Tensor
+    counts: torch.Tensor
+    tables: tuple[torch.Tensor, ...]
+
+    @staticmethod
+    def of(starts: Seq[int], counts: Seq[int], tables: Seq[Seq[Seq[int]]]) -> BatchShape:
+        """From plain numbers: `tables[group][i]` is row i's block table in that group."""
+        width = max(len(table) for group in tables for table in group)
+        padded = [[[*table, *[-1] * (width - len(table))] for table in group] for group in tables]
+        return BatchShape(
+            slots=torch.arange(len(starts), dtype=torch.int32),
+            starts=torch.tensor(starts, dtype=torch.int32),
+            counts=torch.tensor(counts, dtype=torch.int32),
+            tables=tuple(torch.tensor(group, dtype=torch.int32) for group in padded),
+        )
 
 
 class PagedCache:
@@ -47,11 +64,14 @@ class PagedCache:
         self.k = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.v = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
 
-    def clear(self, tables: tuple[tuple[int, ...], ...], start: int, count: int) -> None:
-        """Zero what was written for positions `start` .. `start + count - 1` of the sequence with these tables."""
-        size = self.block_size
+    def clear(self, tables: Seq[torch.Tensor], start: int, count: int) -> None:
+        """Zero what was written for positions `start` .. `start + count - 1` of the sequence whose block table in
+        a group is `tables[group]`, `[width]`."""
+        positions = torch.arange(start, start + count)
         for layer, group in enumerate(self.layer_groups):
-            slots = [tables[group][p // size] * size + p % size for p in range(start, start + count)]
+            slots = (
+                tables[group][positions // self.block_size] * self.block_size + positions % self.block_size
+            )
             self.k[layer][slots] = 0
             self.v[layer][slots] = 0
 

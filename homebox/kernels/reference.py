@@ -7,7 +7,6 @@ as if they were more queries of that head, so keys and values are never repeated
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,13 @@ from homebox.kernels.attention import BatchShape, PagedCache
 def bucket(context: int) -> int:
     """To how many tokens a context is padded: a power of two from 64 to 512, then a multiple of 512."""
     return max(64, 1 << (context - 1).bit_length()) if context <= 512 else -(-context // 512) * 512
+
+
+def buckets(contexts: torch.Tensor) -> torch.Tensor:
+    """`bucket` of each."""
+    steps = torch.tensor([64, 128, 256, 512])
+    few = steps[torch.bucketize(contexts, steps).clamp(max=3)]
+    return torch.where(contexts <= 512, few, (contexts + 511) // 512 * 512)
 
 
 @dataclass(frozen=True)
@@ -81,46 +87,43 @@ class ReferenceAttention:
 
     def _written_slots(self, shape: BatchShape, group: int) -> torch.Tensor:
         size = self.cache.block_size
-        slots = [
-            table[p // size] * size + p % size
-            for start, count, table in zip(shape.starts, shape.counts, shape.tables[group], strict=True)
-            for p in range(start, start + count)
-        ]
-        return torch.tensor(slots, device=self.cache.k[0].device)
+        counts = shape.counts.long()
+        rows = torch.arange(len(counts)).repeat_interleave(counts)
+        within = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+        positions = shape.starts[rows] + within
+        blocks = shape.tables[group][shape.slots[rows].long(), positions // size].long()
+        return (blocks * size + positions % size).to(self.cache.k[0].device)
 
     def _plan_group(self, shape: BatchShape, group: int) -> list[_Part]:
-        offsets = [0]
-        for count in shape.counts:
-            offsets.append(offsets[-1] + count)
-        decode: dict[int, list[int]] = defaultdict(list)
-        parts = []
-        for row, (start, count) in enumerate(zip(shape.starts, shape.counts, strict=True)):
-            if count == 1:
-                decode[bucket(start + 1)].append(row)
-            else:
-                parts.append(self._part(shape, group, [row], offsets, count, start + count))
-        for context, rows in sorted(decode.items()):
-            parts.append(self._part(shape, group, rows, offsets, 1, context))
+        ends = shape.counts.cumsum(0)
+        single = shape.counts == 1
+        padded = torch.where(single, buckets(shape.starts + 1), 0)
+        parts = [
+            self._part(shape, group, torch.tensor([row]), ends, int(shape.starts[row] + shape.counts[row]))
+            for row in torch.nonzero(~single).flatten().tolist()
+        ]
+        for context in padded[single].unique().tolist():
+            parts.append(self._part(shape, group, torch.nonzero(padded == context).flatten(), ends, context))
         return parts
 
     def _part(
-        self, shape: BatchShape, group: int, rows: list[int], offsets: list[int], count: int, context: int
+        self, shape: BatchShape, group: int, rows: torch.Tensor, ends: torch.Tensor, context: int
     ) -> _Part:
-        size = self.cache.block_size
+        """`rows` have equally many tokens; `ends[row]` is the flat index behind the row's last one."""
+        size, window = self.cache.block_size, self.windows[group]
+        count = int(shape.counts[rows[0]])
+        starts = shape.starts[rows].long()
         longest = -(-context // size)
-        blocks = torch.zeros(len(rows), longest, dtype=torch.int64)
-        for i, row in enumerate(rows):
-            table = shape.tables[group][row][:longest]
-            blocks[i, : len(table)] = torch.tensor(table)
-        # Blocks behind the window (-1) and padding read block 0; the mask hides them.
-        blocks.clamp_(min=0)
-        tokens = torch.tensor([offsets[row] for row in rows])[:, None] + torch.arange(count)
-        queries = (
-            torch.tensor([shape.starts[row] for row in rows])[:, None, None] + torch.arange(count)[:, None]
-        )
+        first = torch.zeros_like(starts) if window is None else (starts - window + 1).clamp(min=0) // size
+        # A row reads no blocks but its own: those behind its window and beyond its end are replaced by others of
+        # its table, and the mask hides them.
+        last = (starts + count - 1) // size
+        entries = torch.arange(longest).clamp(min=first[:, None], max=last[:, None])
+        blocks = shape.tables[group][shape.slots[rows].long()[:, None], entries].long()
+        tokens = (ends[rows] - count)[:, None] + torch.arange(count)
+        queries = starts[:, None, None] + torch.arange(count)[:, None]
         keys = torch.arange(longest * size)
         hidden = keys > queries
-        window = self.windows[group]
         if window is not None:
             hidden |= keys <= queries - window
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]

@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+# Structs with `gc=False` hold numbers and words only: a step makes some for each stream, and the collector need not look.
 VERSION = 1
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 
@@ -125,12 +126,12 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     message: str
 
 
-class TopToken(msgspec.Struct, frozen=True, array_like=True):
+class TopToken(msgspec.Struct, gc=False, frozen=True, array_like=True):
     token: int
     logprob: float
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprob(msgspec.Struct, gc=False, frozen=True, array_like=True):
     logprob: float
     top: tuple[TopToken, ...] = ()
 
@@ -141,7 +142,7 @@ class StepStarted(msgspec.Struct, frozen=True, tag="step_started"):
     requests: list[str]
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class Progress(msgspec.Struct, gc=False, frozen=True, array_like=True):
     """What one step did for one request. `prefilled`: prompt tokens whose KV is valid now; `cached`: of those, taken
     from the prefix cache; `finish`: set on the request's last frame and never again."""
 
@@ -157,7 +158,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     charged: int = 0  # prompt tokens paid for so far
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class Place(msgspec.Struct, gc=False, frozen=True, array_like=True):
     """`position` is 1 for the next to be admitted; `ahead` names the first few persons before it, each once."""
 
     id: str
@@ -165,7 +166,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     ahead: tuple[str, ...]
 
 
-class PoolState(msgspec.Struct, frozen=True, array_like=True):
+class PoolState(msgspec.Struct, gc=False, frozen=True, array_like=True):
     total: int
     used: int
     cached: int

@@ -44,6 +44,8 @@ class NullRunner:
         # Of each group: block, to what its slots hold.
         self.memory: list[dict[int, list[Cell]]] = [{} for _ in space.pools]
         self.pool: dict[int, int] = {}
+        # Of each slot and group: the block table, as the plans have said it.
+        self.tables: dict[tuple[int, int], list[int]] = {}
         # What a row saw in its last step, which was right. Looking at it again is comparing two lists.
         self._seen: dict[tuple[int, int], tuple[int, list[Cell]]] = {}
 
@@ -52,10 +54,14 @@ class NullRunner:
 
     def collect(self, plan: StepPlan) -> StepResult:
         outcomes = []
+        for change in plan.tables:
+            table = self.tables.setdefault((change.slot, change.group), [])
+            assert change.index <= len(table), "a table with a gap"
+            table[change.index :] = change.blocks
         for row in plan.rows:
             tokens = row.tokens or (self.pool[row.slot],)
             assert len(tokens) == row.count
-            digests = [self._compute(row, group, tokens) for group in range(len(row.tables))]
+            digests = [self._compute(row, group, tokens) for group in range(len(self.memory))]
             outcome = Outcome()
             if row.sample:
                 whole = next(
@@ -72,7 +78,7 @@ class NullRunner:
     def _compute(self, row: Row, group: int, tokens: Sequence[int]) -> int:
         """Write the row's tokens into one group's memory, look at all that the last of them can see, and return its
         digest."""
-        size, table, memory = self.space.block_size, row.tables[group], self.memory[group]
+        size, table, memory = self.space.block_size, self.tables[row.slot, group], self.memory[group]
         window, refs = self.space.groups[group].window, self.space.pools[group].refs
         end = row.start + row.count
         first = 0 if window is None else max(0, row.start - window + 1)

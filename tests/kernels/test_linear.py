@@ -7,7 +7,7 @@ import torch
 
 from homebox.kernels.attention import BatchShape, PagedCache
 from homebox.kernels.linear import PackedLinear, PlainLinear, linear
-from homebox.kernels.reference import ReferenceAttention, bucket
+from homebox.kernels.reference import ReferenceAttention, bucket, buckets
 
 # (out, in) of the default model, and some odd ones.
 # Measured with oneDNN's AVX-512 kernels; what others do is not known.
@@ -63,13 +63,15 @@ def test_a_decoding_row_alone_equals_the_same_row_beside_others_bit_for_bit() ->
         tables.append(tuple(free.pop() for _ in range(-(-context // 16))))
     starts = tuple(context - 1 for context in contexts)
     q = torch.randn(len(contexts), 9, 64)
-    attention.plan(BatchShape(starts, (1,) * len(contexts), (tuple(tables),)))
+    attention.plan(BatchShape.of(starts, (1,) * len(contexts), (tuple(tables),)))
     together = attention.attend(0, q)
     for i in range(len(contexts)):
-        attention.plan(BatchShape(starts[i : i + 1], (1,), ((tables[i],),)))
+        attention.plan(BatchShape.of(starts[i : i + 1], (1,), ((tables[i],),)))
         assert torch.equal(attention.attend(0, q[i : i + 1])[0], together[i]), contexts[i]
 
 
 def test_buckets_hold_their_context_and_waste_at_most_half() -> None:
     for context in range(1, 5000):
         assert context <= bucket(context) <= max(64, 2 * context)
+    contexts = torch.arange(1, 5000, dtype=torch.int32)
+    assert buckets(contexts).tolist() == [bucket(context) for context in contexts.tolist()]

@@ -25,9 +25,23 @@ def definition(
     return torch.einsum("hc,chd->hd", weights.softmax(-1), values)
 
 
+def among_others(shape: BatchShape, used: list[int], rng: random.Random) -> BatchShape:
+    """The same batch out of a buffer that is kept between steps: rows anywhere in it, and old entries behind each."""
+    order = list(range(len(used) + 5))
+    rng.shuffle(order)
+    kept = torch.full((len(order), shape.tables[0].shape[1] + 9), 10**6, dtype=torch.int32)
+    for row, (slot, blocks) in enumerate(zip(order, used, strict=False)):
+        kept[slot, :blocks] = shape.tables[0][row, :blocks]
+    slots = torch.tensor(order[: len(used)], dtype=torch.int32)
+    return BatchShape(slots, shape.starts, shape.counts, (kept,))
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["tables of the step", "tables in a kept buffer"])
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("heads, kv_heads, dim", [(4, 4, 64), (6, 2, 80), (8, 1, 96), (3, 3, 128)])
-def test_paged_attention_is_attention(heads: int, kv_heads: int, dim: int, window: int | None) -> None:
+def test_paged_attention_is_attention(
+    heads: int, kv_heads: int, dim: int, window: int | None, kept: bool
+) -> None:
     torch.manual_seed(heads)
     rng = random.Random(dim)
     starts = [0, 0, 15, 16, 17, 63, 5, 40, 130, 3]
@@ -53,7 +67,10 @@ def test_paged_attention_is_attention(heads: int, kv_heads: int, dim: int, windo
         tables.append(tuple(table))
         contexts.append((k, v))
     attention = ReferenceAttention(cache, (window,), heads)
-    attention.plan(BatchShape(tuple(starts), tuple(counts), (tuple(tables),)))
+    shape = BatchShape.of(starts, counts, [tables])
+    if kept:
+        shape = among_others(shape, [-(-(s + n) // BLOCK) for s, n in zip(starts, counts, strict=True)], rng)
+    attention.plan(shape)
     rows = list(zip(contexts, starts, counts, strict=True))
     attention.write(
         1,
