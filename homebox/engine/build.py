@@ -148,10 +148,11 @@ def _measure(runner: Runner, most: int, report: Report) -> StepTime:
 
 
 def _notes(decoder: Decoder, max_context: int, kernels: Native | Absent | None) -> list[str]:
-    notes = ["attention runs on the reference kernel: correct, and slow with long contexts"]
     if isinstance(kernels, Absent):
-        notes.append(kernels.note)
-    elif kernels and kernels.passed_over:
+        notes = [kernels.note]
+    else:
+        notes = ["attention runs on the reference kernel: correct, and slow with long contexts"]
+    if isinstance(kernels, Native) and kernels.passed_over:
         notes.append(kernels.passed_over)
     if max_context < decoder.spec.context:
         notes.append(

@@ -97,9 +97,13 @@ def find(environ: Mapping[str, str]) -> Compiler:
             continue
         if said.returncode == 0:
             return Compiler((program, *command[1:]), said.stdout.partition("\n")[0].strip())
-    looked = f"CXX names {named!r}, which does not run" if named else f"looked for $CXX, {', '.join(NAMES)}"
+    if named:
+        raise KernelsMissing(
+            f"no C++ compiler found (CXX names {named!r}, which does not run)",
+            hint=f"unset CXX, so that {', '.join(NAMES)} are looked for, and restart homebox",
+        )
     raise KernelsMissing(
-        f"no C++ compiler found ({looked})",
+        f"no C++ compiler found (looked for $CXX, {', '.join(NAMES)})",
         hint="install one (Debian, Ubuntu: sudo apt install g++) and restart homebox",
     )
 

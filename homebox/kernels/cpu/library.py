@@ -107,7 +107,7 @@ def _obtain(
             if functions := _load(path, level):
                 return path, functions
             path.unlink()
-        if not compiler.accepts(level.flags, folder):
+        if level.flags and not compiler.accepts(level.flags, folder):
             raise KernelsMissing(
                 f"{compiler.command[0]} ({compiler.version}) cannot compile for {level.name}",
                 hint="a newer compiler could",

@@ -14,6 +14,7 @@ memory that is touched by one thread first would all come from one node.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,11 +60,7 @@ def place(topology: Topology, threads: int = 0) -> Placement:
     wanted = threads or _worth_it(len(first), topology.quota)
     if wanted > len(topology.cpus):
         return Placement(wanted, (), tuple(sorted({cpu.node for cpu in topology.cpus})))
-    # The lowest core answers most interrupts: it is the one to be left out.
-    order = (
-        sorted(_fullest_nodes_first(first), key=lambda cpu: cpu is first[0]) if wanted < len(first) else first
-    )
-    chosen = [*order, *others][:wanted]
+    chosen = [*_in_order(first), *others][:wanted]
     return Placement(wanted, tuple(cpu.id for cpu in chosen), tuple(sorted({cpu.node for cpu in chosen})))
 
 
@@ -82,11 +79,10 @@ def _by_core(cpus: Iterable[Cpu]) -> tuple[list[Cpu], list[Cpu]]:
     return list(first.values()), others
 
 
-def _fullest_nodes_first(cpus: list[Cpu]) -> list[Cpu]:
-    sizes: dict[int, int] = {}
-    for cpu in cpus:
-        sizes[cpu.node] = sizes.get(cpu.node, 0) + 1
-    return sorted(cpus, key=lambda cpu: (-sizes[cpu.node], cpu.node, cpu.id))
+def _in_order(cores: list[Cpu]) -> list[Cpu]:
+    """Node by node, the fullest first. In its node the lowest core is the last: it answers most interrupts."""
+    sizes = Counter(cpu.node for cpu in cores)
+    return sorted(cores, key=lambda cpu: (-sizes[cpu.node], cpu.node, cpu is cores[0], cpu.id))
 
 
 def topology(allowed: Iterable[int] | None = None, root: Path = Path("/")) -> Topology:

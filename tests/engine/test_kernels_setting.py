@@ -1,0 +1,54 @@
+"""The kernels that the settings ask for are the ones that run, or the start says why not."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from homebox.engine.build import build
+from homebox.errors import KernelsMissing
+from homebox.kernels.cpu.library import Absent, Native
+from homebox.wire.frames import Ready, Start
+
+ABSENT = Absent("no C++ compiler found", "install one and restart homebox")
+
+
+def ready(model: Path, kernels: str) -> Ready:
+    return build(Start(str(model), kv_bytes=2**20, kernels=kernels), lambda _: None, lambda *_: None).ready
+
+
+@pytest.fixture
+def nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homebox.engine.build.library", lambda report: ABSENT)
+
+
+@pytest.mark.usefixtures("nothing_here")
+def test_without_them_it_runs_and_says_once_why_it_is_slow_and_what_to_do(tiny_model: Path) -> None:
+    assert ready(tiny_model, "auto").notes.count(ABSENT.note) == 1
+
+
+@pytest.mark.usefixtures("nothing_here")
+def test_asked_for_and_not_there_it_refuses_with_the_reason_and_the_next_step(tiny_model: Path) -> None:
+    with pytest.raises(KernelsMissing, match="no C\\+\\+ compiler found") as caught:
+        ready(tiny_model, "native")
+    assert (
+        caught.value.hint and "install one" in caught.value.hint and 'kernels = "auto"' in caught.value.hint
+    )
+
+
+def test_a_person_who_wants_the_reference_hears_of_no_compiler_and_waits_for_none(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("homebox.engine.build.library", lambda report: asked.append(1) or ABSENT)
+    assert ABSENT.note not in ready(tiny_model, "reference").notes and not asked
+
+
+def test_a_level_that_had_to_be_passed_over_is_said(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Native("avx2", Path("some.so"), ctypes.CDLL(None), "avx2 kernels run, not amx: an old compiler")
+    monkeypatch.setattr("homebox.engine.build.library", lambda report: found)
+    assert found.passed_over in ready(tiny_model, "auto").notes
