@@ -79,7 +79,14 @@ def house(fake: FakeDaemon, text: str) -> None:
     fake.when("GET", "/homebox/chats/c1/export", lambda exchange: exchange.raw(text.encode()))
     fake.when("POST", "/homebox/ask", lambda exchange: exchange.stream(told(text)))
     fake.when("DELETE", "/homebox/turns", lambda exchange: exchange.error(refusal(text)))
-    fake.when("POST", "/homebox/chats/c1/turns", lambda exchange: exchange.json(BEGUN))
+
+    def take_turn(exchange: Exchange) -> None:
+        # A chat that forgot its newest answer would take it off the screen: how it ended is shown by luck only.
+        asked = {"id": "m3", "role": "user", "content": exchange.asked.body["text"]}
+        messages.extend((asked, {"id": "m4", "role": "assistant"} | said | {"state": "length"}))
+        exchange.json(BEGUN)
+
+    fake.when("POST", "/homebox/chats/c1/turns", take_turn)
     fake.when("GET", "/homebox/turns/t-1", lambda exchange: exchange.stream(told(text)))
     fake.when("PATCH", "/homebox/chats", lambda exchange: exchange.error(refusal(text)))
 

@@ -44,6 +44,18 @@ class Person:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
 
+    async def presses_at_once(self, *keys: str) -> None:
+        """As when the machine is slow: the text has not seen the first of them when the app has seen the last."""
+        text, seen, free = self.screen.focused, asyncio.Event(), asyncio.Event()
+        assert text is not None
+        text.call_later(free.wait)
+        for key in keys:
+            self.screen.app.post_message(Key(key, key if len(key) == 1 else None))
+        self.screen.app.call_later(seen.set)
+        await seen.wait()
+        await asyncio.sleep(0)  # what it has begun by then has its turn
+        free.set()
+
     async def sees(self, words: str) -> str:
         try:
             return await until(lambda: words in (shown := golden.shown(self.screen.app)) and shown)
@@ -255,6 +267,27 @@ def test_ctrl_c_stops_then_clears_then_asks_before_it_leaves(daemon: Daemon) -> 
         assert me.screen.app.is_running
         await me.press("ctrl+c")
         await until(lambda: me.screen.app.return_code is not None or not me.screen.app.is_running)
+
+    used(daemon, script)
+
+
+def test_ctrl_c_clears_what_was_typed_before_it_and_nothing_after_it(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.presses_at_once(*"before", "ctrl+c", *"after")
+        await until(lambda: me.screen.prompt.draft.endswith("after"))
+        assert me.screen.prompt.draft == "after"
+
+    used(daemon, script)
+
+
+def test_what_is_typed_before_ctrl_n_stays_with_the_conversation_that_is_left(daemon: Daemon) -> None:
+    async def script(me: Person) -> None:
+        await me.asks("[[say=hello]]", "hello")
+        before = me.screen.talk.now.chat
+        await me.presses_at_once(*"half", "ctrl+n")
+        await until(lambda: me.screen.talk.now.chat != before)
+        assert me.screen.prompt.draft == ""
+        assert chats.draft(daemon, before) == "half"
 
     used(daemon, script)
 

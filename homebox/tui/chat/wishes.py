@@ -89,19 +89,20 @@ class Wishes:
         elif not self.shelf.gives_up():
             screen.prompt.focus()
 
-    async def interrupt(self) -> None:
-        """Ctrl-C: copy what is selected, else stop, else clear, else leave at the second time."""
+    def interrupt(self) -> None:
+        """Ctrl-C: copy what is selected, else stop, else clear, else leave at the second time. Decided at once: what is
+        typed next is not cleared."""
         screen = self._screen
         if selected := screen.prompt.selected or screen.get_selected_text():
-            await self.copy(selected)
+            screen.wish(self.copy(selected))
         elif screen.talk.now.growing:
-            await screen.talk.stop()
+            screen.wish(screen.talk.stop())
         elif self.shelf.gives_up():
             return
         elif screen.prompt.draft:
             screen.prompt.clear()
         elif time.monotonic() - self._interrupted_at < QUIT_WITHIN_S:
-            await screen.action_leave()
+            screen.wish(screen.action_leave())
         else:
             self._interrupted_at = time.monotonic()
             screen.say("press Ctrl-C again to leave; what is being written goes on", QUIT_WITHIN_S)

@@ -7,7 +7,7 @@ is `screen.py`.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from textual import on
@@ -140,8 +140,12 @@ class WishingScreen(GrowingScreen):
         if views := self.column.views:
             self.run_worker(self.app.run_action(event.key.action, default_namespace=views[-1]))
 
+    def _in_turn(self, what: Callable[[], None]) -> None:
+        """Textual looks for these keys before it hands any on: what was typed before may still be on its way."""
+        (self.focused or self).call_later(what)
+
     def action_wish(self, command: str) -> None:
-        self.wish(self.wishes.command(command))
+        self._in_turn(lambda: self.wish(self.wishes.command(command)))
 
     # What moves the focus does so at once: the key that comes next is for what has it then.
 
@@ -180,7 +184,7 @@ class WishingScreen(GrowingScreen):
             self.wish(self.wishes.escape())
 
     def action_interrupt(self) -> None:
-        self.wish(self.wishes.interrupt())
+        self._in_turn(self.wishes.interrupt)
 
     def action_bottom(self) -> None:
         self.column.to_bottom()
