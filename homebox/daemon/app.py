@@ -107,6 +107,7 @@ def build(
         max_chunk_tokens=settings.max_chunk_tokens,
         threads=settings.threads,
         kernels=settings.kernels,
+        quantize=settings.quantize,
     )
     observers = [monitor.frame, metrics.frame]
     if settings.step_log:

@@ -13,19 +13,14 @@ from typing import NamedTuple
 
 import torch
 
-from homebox.engine.blocks import Group, KVSpace
+from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import StepTime, chunk_load
+from homebox.engine.compute import Compute, choose
 from homebox.engine.core import Engine
 from homebox.engine.runner import Runner
 from homebox.engine.scheduler import Limits, Scheduler
-from homebox.errors import DeviceMissing, KernelsMissing, UsageError
-from homebox.kernels.attention import PagedCache
-from homebox.kernels.cpu.library import Absent, Native, library
-from homebox.kernels.cpu.placement import place, topology
-from homebox.kernels.reference import ReferenceAttention
-from homebox.model.decoder import Decoder
-from homebox.model.loader import Report, load, weight_bytes
-from homebox.model.spec import DecoderSpec
+from homebox.errors import DeviceMissing, UsageError
+from homebox.model.loader import Report
 from homebox.wire.frames import FromEngine, Ready, Start
 
 AUTO_KV_BYTES = 2 * 2**30
@@ -48,85 +43,45 @@ def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> B
             f"device {start.device!r} is not supported yet; this engine computes on the CPU",
             hint='Use "auto" or "cpu".',
         )
-    torch.set_num_threads(place(topology(), start.threads).threads)
-    kernels = _kernels(start.kernels, report)
-    device, dtype = torch.device("cpu"), torch.float32
-    decoder = load(Path(start.model_dir), dtype, device, report)
-    groups = layer_groups(decoder.spec)
-    cache, blocks = _cache(start, decoder.spec, groups, dtype, device)
-    attention = ReferenceAttention(cache, tuple(g.window for g in groups), decoder.spec.heads)
+    compute = choose(start, report)
+    blocks = _blocks(start, compute)
+    decoder, attention = compute.with_blocks(blocks)
     runner = Runner(decoder, attention, start.max_running)
     step_time = _measure(runner, blocks * start.block_size, report)
-    space = KVSpace(groups, [blocks] * len(groups), start.block_size)
-    max_context = min(decoder.spec.context, space.capacity_tokens())
-    limits = Limits(decoder.spec.context, start.max_running, start.max_chunk_tokens)
+    space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
+    context = compute.spec.context
+    max_context = min(context, space.capacity_tokens())
+    limits = Limits(context, start.max_running, start.max_chunk_tokens)
     engine = Engine(Scheduler(limits, space, step_time), runner, emit, depth=start.depth)
     ready = Ready(
         pid=os.getpid(),
-        device=f"cpu ({torch.get_num_threads()} threads)",
+        device=f"cpu ({compute.threads} threads)",
         max_context=max_context,
-        vocab_size=decoder.spec.vocab_size,
+        vocab_size=compute.spec.vocab_size,
         block_size=start.block_size,
         total_blocks=blocks,
-        kv_bytes=blocks * _block_bytes(start, decoder.spec, groups, dtype),
-        weight_bytes=weight_bytes(decoder),
+        kv_bytes=blocks * compute.block_bytes,
+        weight_bytes=compute.weight_bytes,
         max_running=start.max_running,
-        attention=attention.name,
-        notes=_notes(decoder, max_context, kernels),
+        attention=compute.name,
+        weights=compute.weights,
+        notes=[*compute.notes, *_notes(context, max_context)],
     )
     return Built(engine, ready)
 
 
-def _kernels(setting: str, report: Report) -> Native | Absent | None:
-    """What the setting asks for: None where the native kernels are not to be used."""
-    if setting == "reference":
-        return None
-    found = library(report)
-    if setting == "native" and isinstance(found, Absent):
-        raise KernelsMissing(
-            f'kernels = "native", and {found.why}', hint=f'{found.hint}, or set kernels = "auto"'
-        )
-    return found
-
-
-def layer_groups(spec: DecoderSpec) -> list[Group]:
-    """Layers that see equally far share a block table."""
-    layers: dict[int | None, list[int]] = {}
-    for layer, window in enumerate(spec.windows):
-        layers.setdefault(window, []).append(layer)
-    return [Group(tuple(members), window) for window, members in layers.items()]
-
-
-def _block_bytes(start: Start, spec: DecoderSpec, groups: list[Group], dtype: torch.dtype) -> int:
-    layers = sum(len(group.layers) for group in groups)
-    return PagedCache.block_bytes(layers, start.block_size, spec.kv_heads, spec.head_dim, dtype)
-
-
-def _cache(
-    start: Start, spec: DecoderSpec, groups: list[Group], dtype: torch.dtype, device: torch.device
-) -> tuple[PagedCache, int]:
-    """The KV memory, and how many blocks each group has in it."""
-    block_bytes = _block_bytes(start, spec, groups, dtype)
+def _blocks(start: Start, compute: Compute) -> int:
+    """How many blocks of KV memory each group gets."""
     kv_bytes = start.kv_bytes or min(AUTO_KV_BYTES, _available_bytes() // 2)
-    most = start.max_running * -(-spec.context // start.block_size)
-    blocks = min(kv_bytes // block_bytes, most)
+    most = start.max_running * -(-compute.spec.context // start.block_size)
+    blocks = min(kv_bytes // compute.block_bytes, most)
     if blocks < LEAST_BLOCKS:
         raise UsageError(
             f"{kv_bytes >> 10} KiB for KV memory hold {blocks} blocks of {start.block_size} tokens "
-            f"({block_bytes >> 10} KiB each); at least {LEAST_BLOCKS} are needed",
-            hint=f"Set kv_memory to at least {LEAST_BLOCKS * block_bytes >> 10}KiB.",
+            f"({compute.block_bytes >> 10} KiB each); at least {LEAST_BLOCKS} are needed",
+            hint=f"Set kv_memory to at least {LEAST_BLOCKS * compute.block_bytes >> 10}KiB.",
         )
-    owner = {layer: index for index, group in enumerate(groups) for layer in group.layers}
-    cache = PagedCache(
-        layer_groups=tuple(owner[layer] for layer in range(spec.layers)),
-        blocks=(blocks,) * len(groups),
-        block_size=start.block_size,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        dtype=dtype,
-        device=device,
-    )
-    return cache, blocks
+    return blocks
 
 
 def _available_bytes() -> int:
@@ -147,17 +102,12 @@ def _measure(runner: Runner, most: int, report: Report) -> StepTime:
     return step_time
 
 
-def _notes(decoder: Decoder, max_context: int, kernels: Native | Absent | None) -> list[str]:
-    if isinstance(kernels, Absent):
-        notes = [kernels.note]
-    else:
-        notes = ["attention runs on the reference kernel: correct, and slow with long contexts"]
-    if isinstance(kernels, Native) and kernels.passed_over:
-        notes.append(kernels.passed_over)
-    if max_context < decoder.spec.context:
+def _notes(context: int, max_context: int) -> list[str]:
+    notes = []
+    if max_context < context:
         notes.append(
             f"the KV memory holds {max_context} tokens, so that is the longest conversation here; the model was "
-            f"trained for {decoder.spec.context}"
+            f"trained for {context}"
         )
     if torch.cuda.is_available():
         notes.append("a GPU is here and not used yet: this engine computes on the CPU")

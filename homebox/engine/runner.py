@@ -18,6 +18,7 @@ from homebox.engine.plan import Outcome, Row, StepPlan, StepResult, TableChange
 from homebox.engine.sampler import NOT_A_NUMBER, SlotState, choose, score
 from homebox.kernels.attention import Attention, BatchShape
 from homebox.model.decoder import Decoder
+from homebox.model.native import NativeDecoder
 from homebox.wire.frames import TokenLogprob
 
 
@@ -26,14 +27,14 @@ class Handle(NamedTuple):
 
 
 class Runner:
-    def __init__(self, decoder: Decoder, attention: Attention, slots: int) -> None:
+    def __init__(self, decoder: Decoder | NativeDecoder, attention: Attention, slots: int) -> None:
         width = -(-decoder.spec.context // attention.cache.block_size)
         self._decoder = decoder
         self._attention = attention
         self._slots: list[SlotState | None] = [None] * slots
         self._last_tokens = [0] * slots
         self._tables = tuple(torch.zeros(slots, width, dtype=torch.int32) for _ in attention.windows)
-        self._device = decoder.weights.embedding.device
+        self._device = decoder.device
 
     def launch(self, plan: StepPlan) -> Handle:
         """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""

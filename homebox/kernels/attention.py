@@ -81,12 +81,24 @@ class PagedCache:
         return 2 * layers * block_size * kv_heads * head_dim * dtype.itemsize
 
 
+class Cache(Protocol):
+    """Keys and values of all layers, wherever a kernel likes them to lie."""
+
+    @property
+    def block_size(self) -> int: ...
+
+    def clear(self, tables: Seq[torch.Tensor], start: int, count: int) -> None:
+        """As `PagedCache.clear`."""
+
+
 class Attention(Protocol):
     """`windows[group]`: how many tokens back a query sees, itself included; None is all."""
 
     name: str
-    cache: PagedCache
     windows: tuple[int | None, ...]
+
+    @property
+    def cache(self) -> Cache: ...
 
     def plan(self, shape: BatchShape) -> None:
         """Prepare for one step. Called before the first layer."""

@@ -42,9 +42,9 @@ class Decoder:
     def __init__(self, spec: DecoderSpec, weights: Weights) -> None:
         self.spec = spec
         self.weights = weights
-        device = weights.embedding.device
+        self.device = weights.embedding.device
         self._frequencies = torch.tensor(
-            spec.rope.frequencies(spec.head_dim), dtype=torch.float32, device=device
+            spec.rope.frequencies(spec.head_dim), dtype=torch.float32, device=self.device
         )
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:

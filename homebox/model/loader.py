@@ -12,23 +12,23 @@ import ctypes
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from homebox.errors import BadFile
 from homebox.formats.gguf import GGUF, TensorType, open_gguf
 from homebox.formats.safetensors import Folder, open_folder
+from homebox.kernels.cpu.memory import Arena
 from homebox.kernels.cpu.weights import Packed, pack
 from homebox.kernels.grouped import Grouped, quantise
 from homebox.kernels.linear import Linear, linear
 from homebox.model.decoder import Decoder, LayerWeights, Weights
 from homebox.model.dequantise import dequantise, grouped, is_plain, plain
-from homebox.model.native import NativeLayer, NativeWeights
+from homebox.model.native import NativeLayer, NativeWeights, runs_natively
 from homebox.model.spec import DecoderSpec, from_gguf, from_hf
 
 Report = Callable[[str, int, int], None]  # stage, done, total
-Quantize = Literal["auto", "none", "int8", "int4"]
 
 # With 4 bits these move the logits most, for what they weigh.
 _KEPT_AT_8 = ("embed_tokens", "lm_head")
@@ -88,7 +88,7 @@ def load(folder: Path, dtype: torch.dtype, device: torch.device, report: Report)
         source.close()
 
 
-def load_native(folder: Path, functions: ctypes.CDLL, quantize: Quantize, report: Report) -> NativeModel:
+def load_native(folder: Path, functions: ctypes.CDLL, quantize: str, report: Report) -> NativeModel:
     """For the native kernels. `quantize`: "auto" keeps what the file has, "none" makes fp32 of it, "int8" and "int4" turn
     float matrices into groups. Raises BadFile where the folder holds no model that these kernels can run."""
     source = _open(folder)
@@ -158,10 +158,17 @@ def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Rep
 
 
 def _build_native(
-    source: Source, functions: ctypes.CDLL, quantize: Quantize, report: Report
+    source: Source, functions: ctypes.CDLL, quantize: str, report: Report
 ) -> NativeWeights:
     spec = source.spec
+    if not runs_natively(spec):
+        raise BadFile(
+            f"the native kernels compute heads of a multiple of 16 dimensions and layers of a multiple of 32; this model has "
+            f"{spec.head_dim}, {spec.hidden} and {spec.mlp}",
+            hint='Set kernels = "reference".',
+        )
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    arena = Arena()
 
     def packed(name: str, out: int, inner: int, bias: bool = False) -> Packed:
         weight = source.weight(f"{name}.weight", (out, inner))
@@ -169,7 +176,7 @@ def _build_native(
             weight = weight.dequantised() if isinstance(weight, Grouped) else weight.float()
         elif quantize != "auto" and not isinstance(weight, Grouped):
             weight = quantise(weight, 4 if quantize == "int4" and not name.endswith(_KEPT_AT_8) else 8)
-        return pack(functions, weight, source.get(f"{name}.bias", (out,)) if bias else None)
+        return pack(functions, arena, weight, source.get(f"{name}.bias", (out,)) if bias else None)
 
     def norm(name: str) -> torch.Tensor:
         return source.get(f"{name}.weight", (spec.hidden,))

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 
 import torch
 
+from homebox.kernels.attention import Attention
 from homebox.kernels.cpu import abi
+from homebox.kernels.cpu.abi import Kind
 from homebox.kernels.cpu.attention import NativeAttention
 from homebox.kernels.cpu.weights import Packed
 from homebox.model.spec import DecoderSpec
+
+_NAMES = {Kind.FLOAT32: "fp32", Kind.BFLOAT16: "bf16", Kind.INT8: "int8", Kind.INT4: "int4"}
 
 
 @dataclass
@@ -36,6 +40,26 @@ class NativeWeights:
     layers: list[NativeLayer]
     norm: torch.Tensor
     head: Packed  # [vocab, hidden]; the embedding itself where they are tied
+
+    @property
+    def nbytes(self) -> int:
+        return sum(m.nbytes for m in self._matrices()) + sum(n.nbytes for n in (self.norm, *self._norms()))
+
+    def kinds(self) -> str:
+        """The types that the matrices have, most bytes first: "int4 and int8"."""
+        sizes: dict[str, int] = {}
+        for matrix in self._matrices():
+            name = _NAMES[matrix.kind]
+            sizes[name] = sizes.get(name, 0) + matrix.nbytes
+        return " and ".join(sorted(sizes, key=lambda name: -sizes[name]))
+
+    def _matrices(self) -> list[Packed]:
+        layers = [part for layer in self.layers for part in vars(layer).values() if isinstance(part, Packed)]
+        tied = self.head is self.embedding
+        return [self.embedding, *layers] if tied else [self.embedding, *layers, self.head]
+
+    def _norms(self) -> list[torch.Tensor]:
+        return [norm for layer in self.layers for norm in (layer.attention_norm, layer.mlp_norm)]
 
 
 def runs_natively(spec: DecoderSpec) -> bool:
@@ -71,14 +95,10 @@ class NativeDecoder:
         if handle := getattr(self, "_handle", None):
             self._functions.hb_decoder_free(handle)
 
-    @property
-    def weight_bytes(self) -> int:
-        w = self.weights
-        parts = [w.norm, w.embedding, *(part for layer in w.layers for part in vars(layer).values())]
-        return sum(part.nbytes for part in parts) + (w.head.nbytes if w.head is not w.embedding else 0)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told."""
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told; `positions` are the same.
+        """
+        assert attention is self._attention
         hidden = torch.empty(len(ids), self.spec.hidden)
         self._functions.hb_decoder_step(
             self._handle, self._attention.batches, ids.data_ptr(), hidden.data_ptr()

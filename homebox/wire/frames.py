@@ -64,6 +64,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     block_size: int = 16
     threads: int = 0  # 0: all cores that this process may use, as kernels.cpu.placement says
     kernels: str = "auto"  # or "native", or "reference"
+    quantize: str = "auto"  # or "none": fp32; or "int8", "int4": float weights in groups of so many bits
     depth: int = 1  # steps launched before the oldest is collected
 
 
@@ -113,7 +114,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     kv_bytes: int
     weight_bytes: int
     max_running: int
-    attention: str
+    attention: str  # the kernels
+    weights: str = ""  # the types of the matrices, as a person would say it
     path: str = "native"  # or "generic": said at load
     notes: list[str] = []  # what a person should know: fallbacks, reductions
 

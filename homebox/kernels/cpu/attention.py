@@ -14,6 +14,7 @@ import torch
 from homebox.kernels.attention import BatchShape
 from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.abi import KvKind
+from homebox.kernels.cpu.memory import pages
 
 _KINDS = {torch.float32: KvKind.FLOAT32, torch.float16: KvKind.HALF}
 
@@ -30,9 +31,20 @@ class BlockCache:
         """`layer_groups[layer]` is the layer's group, `blocks[group]` how many blocks each of its layers has."""
         self.layer_groups = layer_groups
         self.kv_heads, self.head_dim, self.dtype = kv_heads, head_dim, dtype
-        counts = [blocks[group] for group in layer_groups]
-        self.k = [torch.zeros(n, kv_heads, head_dim, abi.BLOCK, dtype=dtype) for n in counts]
-        self.v = [torch.zeros(n, kv_heads, abi.BLOCK, head_dim, dtype=dtype) for n in counts]
+        each = kv_heads * head_dim * abi.BLOCK
+        memory = pages(2 * each * dtype.itemsize * sum(blocks[group] for group in layer_groups)).view(dtype)
+        self.k: list[torch.Tensor] = []
+        self.v: list[torch.Tensor] = []
+        for group in layer_groups:
+            size = each * blocks[group]
+            self.k.append(memory[:size].view(blocks[group], kv_heads, head_dim, abi.BLOCK))
+            self.v.append(memory[size : 2 * size].view(blocks[group], kv_heads, abi.BLOCK, head_dim))
+            memory = memory[2 * size :]
+
+    @staticmethod
+    def block_bytes(layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+        """Bytes of one block over `layers` layers, keys and values together."""
+        return 2 * layers * abi.BLOCK * kv_heads * head_dim * dtype.itemsize
 
     def clear(self, tables: Sequence[torch.Tensor], start: int, count: int) -> None:
         """Zero what was written for positions `start` .. `start + count - 1` of the sequence whose block table in

@@ -12,9 +12,8 @@ import torch
 
 from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.abi import Kind
+from homebox.kernels.cpu.memory import Arena
 from homebox.kernels.grouped import GROUP, Grouped
-
-_ALIGNED = 64  # bytes of a cache line, and of the widest vector
 
 _FLOATS = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
@@ -22,12 +21,18 @@ _FLOATS = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 class Packed:
     """A weight, `[out, in]`, and its bias. `struct` is what the kernels get; it is valid as long as this object is."""
 
-    def __init__(self, functions: ctypes.CDLL, kind: Kind, out: int, inner: int, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        functions: ctypes.CDLL,
+        arena: Arena,
+        kind: Kind,
+        shape: tuple[int, int],
+        bias: torch.Tensor | None,
+    ) -> None:
+        out, inner = shape
         self.functions = functions
-        self.kind, self.shape = kind, (out, inner)
-        size = functions.hb_packed_bytes(kind, out, inner)
-        whole = torch.empty(size + _ALIGNED, dtype=torch.uint8)
-        self.data = whole[-whole.data_ptr() % _ALIGNED :][:size]
+        self.kind, self.shape = kind, shape
+        self.data = arena.take(functions.hb_packed_bytes(kind, out, inner))
         self.bias = None
         if bias is not None:
             self.bias = torch.zeros(-(-out // abi.LANES) * abi.LANES)
@@ -35,7 +40,7 @@ class Packed:
         self.struct = abi.Weight(
             kind, out, inner, 0, self.data.data_ptr(), self.bias.data_ptr() if self.bias is not None else None
         )
-        self.nbytes = size + (self.bias.nbytes if self.bias is not None else 0)
+        self.nbytes = self.data.nbytes + (self.bias.nbytes if self.bias is not None else 0)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, in]` fp32 to `[rows, out]`."""
@@ -54,17 +59,16 @@ class Packed:
         return out
 
 
-def packable(shape: tuple[int, ...]) -> bool:
-    """Whether the kernels can multiply with a matrix of this shape."""
-    return len(shape) == 2 and shape[1] % GROUP == 0
-
-
-def pack(functions: ctypes.CDLL, weight: torch.Tensor | Grouped, bias: torch.Tensor | None = None) -> Packed:
-    """fp32 and bf16 matrices keep their type, others become fp32; grouped ones keep their bits."""
+def pack(
+    functions: ctypes.CDLL, arena: Arena, weight: torch.Tensor | Grouped, bias: torch.Tensor | None = None
+) -> Packed:
+    """fp32 and bf16 matrices keep their type, others become fp32; grouped ones keep their bits. The second dimension is
+    a multiple of 32."""
     out, inner = weight.shape
+    assert inner % GROUP == 0, f"{inner} inputs are no groups of {GROUP}"
     if isinstance(weight, Grouped):
         kind = Kind.INT4 if weight.bits == 4 else Kind.INT8
-        packed = Packed(functions, kind, out, inner, bias)
+        packed = Packed(functions, arena, kind, (out, inner), bias)
         codes, scales = weight.codes.contiguous(), weight.scales.contiguous()
         minimums = weight.minimums.contiguous() if weight.minimums is not None else None
         functions.hb_pack_integer(
@@ -73,7 +77,6 @@ def pack(functions: ctypes.CDLL, weight: torch.Tensor | Grouped, bias: torch.Ten
         )  # fmt: skip
         return packed
     values = (weight if weight.dtype in _FLOATS else weight.float()).contiguous()
-    kind = _FLOATS[values.dtype]
-    packed = Packed(functions, kind, out, inner, bias)
-    functions.hb_pack_float(kind, out, inner, values.data_ptr(), packed.data.data_ptr())
+    packed = Packed(functions, arena, _FLOATS[values.dtype], (out, inner), bias)
+    functions.hb_pack_float(packed.kind, out, inner, values.data_ptr(), packed.data.data_ptr())
     return packed

@@ -101,22 +101,24 @@ HB_EXPORT void hb_unpack_rows(const hb::Weight* w, const std::int64_t* rows, int
 HB_EXPORT void hb_multiply(const hb::Weight* w, const float* x, int rows, float* out) {
     using namespace hb;
     const int groups = w->in / GROUP;
-    std::vector<std::int8_t> q;
+    std::vector<std::int8_t> low, high;
     std::vector<float> scale, total;
     std::vector<std::int32_t> shift;
     Rows input;
     input.x = x;
     input.step = w->in;
     if (is_integer(*w)) {
-        q.resize(std::size_t(rows) * w->in);
-        scale.resize(std::size_t(rows) * groups), total.resize(scale.size()), shift.resize(scale.size());
+        const std::size_t padded = std::size_t(rows + PADDING);
+        low.resize(padded * w->in), high.resize(padded * w->in);
+        scale.resize(padded * groups), total.resize(padded * groups), shift.resize(padded * groups);
         pool_each(rows, [&](int r) {
             for (int g = 0; g < groups; ++g) {
                 const std::int64_t i = std::int64_t(r) * groups + g;
-                quantise_group(x + i * GROUP, &q[i * GROUP], &scale[i], &total[i], &shift[i]);
+                std::int8_t* second = w->fine ? &high[i * GROUP] : nullptr;
+                quantise_group(x + i * GROUP, &low[i * GROUP], second, &scale[i], &total[i], &shift[i]);
             }
         });
-        input.q = q.data(), input.scale = scale.data(), input.total = total.data(), input.shift = shift.data();
+        input = {x, low.data(), high.data(), scale.data(), total.data(), shift.data(), w->in};
     }
     pool_each(tiles(*w), [&](int t) {
         multiply_tile(*w, t, input, rows, [&](int row, F16 sums) {

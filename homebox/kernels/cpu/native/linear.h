@@ -11,13 +11,15 @@
 // row: that is what a dot-product instruction wants. INT4 has inputs 8c .. 8c+3 in the low and 8c+4 .. 8c+7 in the high
 // halves of vector c.
 //
-// One arithmetic. To meet an integer weight a row is quantised by groups of 32 too: x = s * i with s = max |x| / 127.
-// Then, for each row and output, whatever the tiling:
+// One arithmetic. To meet an integer weight a row is quantised by groups of 32 too, x = s * i with |i| <= 127, or, for
+// weights marked fine, x = s * (254 * h + l) with |h|, |l| <= 127: two bytes. Then, for each row and output:
 //
-//   sum = 0;  for each group in order:  sum = fma(d, s * float(dot(q, i)), sum);  INT4: sum = fma(m, s * float(sum(i)), sum)
+//   sum = 0;  for each group in order:  sum = fma(d, s * dot, sum);  INT4: sum = fma(m, s * sum(i), sum)
 //
-// with exact integer dots. Float weights: sum = fma(x[k], w[k], sum), k in order. So a row alone, among others and as
-// part of a longer prompt is the same to the bit.
+//   dot = float(dot(q, i)), or, when fine, fma(float(dot(q, h)), 254, float(dot(q, l)))
+//
+// with exact integer dots. Float weights: sum = fma(x[k], w[k], sum), k in order. The number of rows decides only which
+// instructions make the exact part, so a row alone, among others and in a longer prompt is the same to the bit.
 #pragma once
 
 #include "dot.h"
@@ -29,7 +31,8 @@ enum Kind : std::int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
 constexpr int GROUP = 32;
 
 struct Weight {
-    std::int32_t kind, out, in, unused;
+    std::int32_t kind, out, in;
+    std::int32_t fine;   // whether rows meet it with two bytes a value
     const std::uint8_t* data;
     const float* bias;  // as long as the tiles are, or null
 };
@@ -54,114 +57,163 @@ inline std::int64_t tile_bytes(int kind, int in) {
 // One output's weights as floats: a row of an embedding.
 void unpack_row(const Weight& w, int row, float* out);
 
-// Rows of activations: as floats, or quantised. `step` is the distance between rows in elements.
+// Rows of activations: as floats, and quantised. `step` is the distance between rows in floats. Of the quantised arrays
+// some rows beyond the last may be read (their sums are thrown away): PADDING more are there.
+constexpr int PADDING = 16;
+
 struct Rows {
-    const float* x = nullptr;          // [rows, step]
-    const std::int8_t* q = nullptr;    // [rows, in]
-    const float* scale = nullptr;      // [rows, groups]: s
-    const float* total = nullptr;      // [rows, groups]: s * sum(i)
-    const std::int32_t* shift = nullptr;  // [rows, groups]: -128 * sum(i), which INT8 starts from
+    const float* x = nullptr;             // [rows, step]
+    const std::int8_t* low = nullptr;     // [rows, in]: i, or l
+    const std::int8_t* high = nullptr;    // [rows, in]: h
+    const float* scale = nullptr;         // [rows, groups]: s
+    const float* total = nullptr;         // [rows, groups]: s times the sum of i
+    const std::int32_t* shift = nullptr;  // [rows, groups]: -128 times the sum of i
     int step = 0;
 };
 
-// Quantise one group of 32 values.
-inline void quantise_group(const float* x, std::int8_t* q, float* scale, float* total, std::int32_t* shift) {
+// Quantise one group of 32 values; `high` is null where one byte will do.
+inline void quantise_group(
+    const float* x, std::int8_t* low, std::int8_t* high, float* scale, float* total, std::int32_t* shift) {
+    const float most = high != nullptr ? 127.0f * 255.0f : 127.0f;
     const F16 a = load(x), b = load(x + LANES);
     const float peak = largest(max(abs(a), abs(b)));
     // 0, unless something is infinite or no number: then NaN, which must not be lost on the way to the logits.
     const float sane = sum((a - a) + (b - b));
-    const float s = peak / 127.0f + sane;
-    const float inverse = peak > 0.0f ? 127.0f / peak : 0.0f;
-    store_int8(q, nearest(a * all(inverse)));
-    store_int8(q + LANES, nearest(b * all(inverse)));
-    std::int32_t sum = 0;
-    for (int i = 0; i < GROUP; ++i) sum += q[i];
-    *scale = s;
-    *total = s * float(sum);
-    *shift = -128 * sum;
+    *scale = peak / most + sane;
+    const F16 inverse = all(peak > 0.0f ? most / peak : 0.0f);
+    const F16 ia = nearest(a * inverse), ib = nearest(b * inverse);
+    if (high != nullptr) {
+        const F16 share = all(1.0f / 254.0f), back = all(-254.0f);
+        const F16 ha = nearest(ia * share), hb = nearest(ib * share);
+        store_int8(high, ha), store_int8(high + LANES, hb);
+        store_int8(low, fma(ha, back, ia)), store_int8(low + LANES, fma(hb, back, ib));
+    } else {
+        store_int8(low, ia), store_int8(low + LANES, ib);
+    }
+    const float whole = sum(ia + ib);  // exact: 32 numbers below 2^15
+    *total = *scale * whole;
+    *shift = -128 * std::int32_t(whole);
 }
 
-// The sums of tile `data` for R rows.
-template <int KIND, int R>
-inline void sum_tile(const std::uint8_t* data, int in, const Rows& rows, int first, F16* out) {
+// What a group adds to the sum of a row, from its exact dots.
+template <int KIND, bool FINE>
+inline F16 add_group(F16 sum, Sums low, Sums high, F16 d, F16 m, float scale, float total) {
+    const F16 dot = FINE ? fma(to_float(high), all(254.0f), to_float(low)) : to_float(low);
+    sum = fma(d, all(scale) * dot, sum);
+    return KIND == INT4 ? fma(m, all(total), sum) : sum;
+}
+
+}  // namespace hb
+
+#include "amx.h"
+
+namespace hb {
+
+// The sums of tile `data` for R rows from `first` on; integer weights.
+template <int KIND, bool FINE, int R>
+inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int first, F16* out) {
+    const int groups = in / GROUP;
+    const std::uint8_t* codes = data + scale_bytes(KIND, in);
+    const half* scales = (const half*)data;
+    const std::int64_t at = std::int64_t(first) * in, group_at = std::int64_t(first) * groups;
+    const std::int8_t *low = rows.low + at, *high = FINE ? rows.high + at : nullptr;
+    const float *scale = rows.scale + group_at, *total = rows.total + group_at;
+    const std::int32_t* shift = rows.shift + group_at;
     F16 sum[R];
     for (int r = 0; r < R; ++r) sum[r] = zero();
-    if constexpr (KIND == FLOAT32 || KIND == BFLOAT16) {
-        const float* x = rows.x + std::int64_t(first) * rows.step;
-        for (int k = 0; k < in; ++k) {
-            F16 w;
-            if constexpr (KIND == FLOAT32)
-                w = load((const float*)data + std::int64_t(k) * LANES);
-            else
-                w = load_bf16((const std::uint16_t*)data + std::int64_t(k) * LANES);
-            for (int r = 0; r < R; ++r) sum[r] = fma(all(x[std::int64_t(r) * rows.step + k]), w, sum[r]);
-        }
-    } else {
-        const int groups = in / GROUP;
-        const std::uint8_t* codes = data + scale_bytes(KIND, in);
-        const half* scales = (const half*)data;
-        const std::int8_t* q = rows.q + std::int64_t(first) * in;
-        const float* scale = rows.scale + std::int64_t(first) * groups;
-        const float* total = rows.total + std::int64_t(first) * groups;
-        const std::int32_t* shift = rows.shift + std::int64_t(first) * groups;
-        for (int g = 0; g < groups; ++g) {
-            Sums part[R];
-            for (int r = 0; r < R; ++r) part[r] = sums(KIND == INT8 ? shift[r * groups + g] : 0);
-            if constexpr (KIND == INT4) {
-                for (int c = 0; c < 4; ++c, codes += 64) {
-                    const Bytes both = bytes(codes);
-                    const Bytes low = low_codes(both), high = high_codes(both);
-                    const std::int8_t* x = q + g * GROUP + 8 * c;
-                    for (int r = 0; r < R; ++r) {
-                        part[r] = dot<true>(part[r], low, x + std::int64_t(r) * in);
-                        part[r] = dot<true>(part[r], high, x + std::int64_t(r) * in + 4);
-                    }
-                }
-                const F16 d = load(scales), m = load(scales + LANES);
-                scales += 2 * LANES;
-                for (int r = 0; r < R; ++r) {
-                    sum[r] = fma(d, all(scale[r * groups + g]) * to_float(part[r]), sum[r]);
-                    sum[r] = fma(m, all(total[r * groups + g]), sum[r]);
-                }
-            } else {
-                for (int c = 0; c < 8; ++c, codes += 64) {
-                    const Bytes w = bytes(codes);
-                    const std::int8_t* x = q + g * GROUP + 4 * c;
-                    for (int r = 0; r < R; ++r) part[r] = dot<false>(part[r], w, x + std::int64_t(r) * in);
-                }
-                const F16 d = load(scales);
-                scales += LANES;
-                for (int r = 0; r < R; ++r) sum[r] = fma(d, all(scale[r * groups + g]) * to_float(part[r]), sum[r]);
+    for (int g = 0; g < groups; ++g) {
+        Sums l[R], h[R];
+        for (int r = 0; r < R; ++r) l[r] = sums(KIND == INT8 ? shift[r * groups + g] : 0), h[r] = sums(0);
+        const auto meet = [&](Bytes w, int k) {
+            for (int r = 0; r < R; ++r) {
+                l[r] = dot<KIND == INT4>(l[r], w, low + std::int64_t(r) * in + k);
+                if (FINE) h[r] = dot<KIND == INT4>(h[r], w, high + std::int64_t(r) * in + k);
             }
+        };
+        for (int c = 0; c < (KIND == INT4 ? 4 : 8); ++c, codes += 64) {
+            const Bytes w = bytes(codes);
+            if (KIND == INT4)
+                meet(low_codes(w), g * GROUP + 8 * c), meet(high_codes(w), g * GROUP + 8 * c + 4);
+            else
+                meet(w, g * GROUP + 4 * c);
         }
+        const F16 d = load(scales), m = KIND == INT4 ? load(scales + LANES) : zero();
+        scales += KIND == INT4 ? 2 * LANES : LANES;
+        for (int r = 0; r < R; ++r)
+            sum[r] = add_group<KIND, FINE>(sum[r], l[r], h[r], d, m, scale[r * groups + g], total[r * groups + g]);
     }
     for (int r = 0; r < R; ++r) out[r] = sum[r];
 }
 
-template <int KIND, class Out>
+template <int KIND, int R>
+inline void sum_floats(const std::uint8_t* data, int in, const Rows& rows, int first, F16* out) {
+    const float* x = rows.x + std::int64_t(first) * rows.step;
+    F16 sum[R];
+    for (int r = 0; r < R; ++r) sum[r] = zero();
+    for (int k = 0; k < in; ++k) {
+        F16 w;
+        if constexpr (KIND == FLOAT32)
+            w = load((const float*)data + std::int64_t(k) * LANES);
+        else
+            w = load_bf16((const std::uint16_t*)data + std::int64_t(k) * LANES);
+        for (int r = 0; r < R; ++r) sum[r] = fma(all(x[std::int64_t(r) * rows.step + k]), w, sum[r]);
+    }
+    for (int r = 0; r < R; ++r) out[r] = sum[r];
+}
+
+template <int KIND, bool FINE, int R>
+inline void sum_tile(const std::uint8_t* data, int in, const Rows& rows, int first, F16* out) {
+    if constexpr (KIND == INT4 || KIND == INT8)
+        sum_integers<KIND, FINE, R>(data, in, rows, first, out);
+    else
+        sum_floats<KIND, R>(data, in, rows, first, out);
+}
+
+template <int KIND, bool FINE, class Out>
 inline void rows_of_tile(const Weight& w, int tile, const Rows& rows, int count, Out&& out) {
     const std::uint8_t* data = w.data + tile * tile_bytes(KIND, w.in);
     const F16 bias = w.bias != nullptr ? load(w.bias + tile * LANES) : zero();
-    F16 sum[8];
+    F16 sum[16];
     int row = 0;
     const auto hand_out = [&](int n) {
         for (int r = 0; r < n; ++r) out(row + r, w.bias != nullptr ? sum[r] + bias : sum[r]);
         row += n;
     };
-    while (count - row >= 8) sum_tile<KIND, 8>(data, w.in, rows, row, sum), hand_out(8);
-    if (count - row >= 4) sum_tile<KIND, 4>(data, w.in, rows, row, sum), hand_out(4);
-    if (count - row >= 2) sum_tile<KIND, 2>(data, w.in, rows, row, sum), hand_out(2);
-    if (count - row >= 1) sum_tile<KIND, 1>(data, w.in, rows, row, sum), hand_out(1);
+#if defined(HB_AMX)
+    if constexpr (KIND == INT4 || KIND == INT8)
+        if (count >= AMX_FROM && w.in <= AMX_MOST) {
+            unpack_tile<KIND>(data, w.in);
+            while (row < count) {
+                const int left = count - row;
+                if (left > 8)
+                    sum_by_amx<KIND, FINE, 16>(data, w.in, rows, row, sum);
+                else if (left > 4)
+                    sum_by_amx<KIND, FINE, 8>(data, w.in, rows, row, sum);
+                else
+                    sum_by_amx<KIND, FINE, 4>(data, w.in, rows, row, sum);
+                hand_out(left < 16 ? left : 16);
+            }
+            return;
+        }
+#endif
+    while (count - row >= 8) sum_tile<KIND, FINE, 8>(data, w.in, rows, row, sum), hand_out(8);
+    if (count - row >= 4) sum_tile<KIND, FINE, 4>(data, w.in, rows, row, sum), hand_out(4);
+    if (count - row >= 2) sum_tile<KIND, FINE, 2>(data, w.in, rows, row, sum), hand_out(2);
+    if (count - row >= 1) sum_tile<KIND, FINE, 1>(data, w.in, rows, row, sum), hand_out(1);
 }
 
 // `out(row, sums)` for each of `count` rows, with the 16 outputs of `tile`.
 template <class Out>
 inline void multiply_tile(const Weight& w, int tile, const Rows& rows, int count, Out&& out) {
     switch (w.kind) {
-        case FLOAT32: return rows_of_tile<FLOAT32>(w, tile, rows, count, out);
-        case BFLOAT16: return rows_of_tile<BFLOAT16>(w, tile, rows, count, out);
-        case INT8: return rows_of_tile<INT8>(w, tile, rows, count, out);
-        default: return rows_of_tile<INT4>(w, tile, rows, count, out);
+        case FLOAT32: return rows_of_tile<FLOAT32, false>(w, tile, rows, count, out);
+        case BFLOAT16: return rows_of_tile<BFLOAT16, false>(w, tile, rows, count, out);
+        case INT8:
+            return w.fine ? rows_of_tile<INT8, true>(w, tile, rows, count, out)
+                          : rows_of_tile<INT8, false>(w, tile, rows, count, out);
+        default:
+            return w.fine ? rows_of_tile<INT4, true>(w, tile, rows, count, out)
+                          : rows_of_tile<INT4, false>(w, tile, rows, count, out);
     }
 }
 

@@ -19,20 +19,20 @@ class Activations {
 public:
     void resize(int rows, int width) {
         width_ = width, groups_ = width / GROUP;
-        grow(x_, std::size_t(rows) * width);
-        grow(q_, std::size_t(rows) * width);
-        const std::size_t count = std::size_t(rows) * groups_;
-        grow(scale_, count), grow(total_, count), grow(shift_, count);
+        const std::size_t padded = std::size_t(rows + PADDING);
+        grow(x_, padded * width), grow(low_, padded * width), grow(high_, padded * width);
+        grow(scale_, padded * groups_), grow(total_, padded * groups_), grow(shift_, padded * groups_);
     }
     float* row(int i) { return x_.data() + std::int64_t(i) * width_; }
-    void quantise(int row, int group) {
-        const std::size_t i = std::size_t(row) * groups_ + group;
-        quantise_group(x_.data() + i * GROUP, q_.data() + i * GROUP, &scale_[i], &total_[i], &shift_[i]);
+    void quantise(int row, int group, bool fine) {
+        const std::size_t i = std::size_t(row) * groups_ + group, at = i * GROUP;
+        quantise_group(
+            x_.data() + at, low_.data() + at, fine ? high_.data() + at : nullptr, &scale_[i], &total_[i], &shift_[i]);
     }
-    void quantise(int row) {
-        for (int g = 0; g < groups_; ++g) quantise(row, g);
+    void quantise(int row, bool fine) {
+        for (int g = 0; g < groups_; ++g) quantise(row, g, fine);
     }
-    Rows rows() const { return {x_.data(), q_.data(), scale_.data(), total_.data(), shift_.data(), width_}; }
+    Rows rows() const { return {x_.data(), low_.data(), high_.data(), scale_.data(), total_.data(), shift_.data(), width_}; }
 
 private:
     template <class T>
@@ -41,7 +41,7 @@ private:
     }
     int width_ = 0, groups_ = 0;
     std::vector<float> x_, scale_, total_;
-    std::vector<std::int8_t> q_;
+    std::vector<std::int8_t> low_, high_;
     std::vector<std::int32_t> shift_;
 };
 
@@ -153,14 +153,14 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
             store(to, add ? load(to) + sums : sums);
         });
     };
-    const auto normed = [&](const float* weight, bool quantised) {
+    const auto normed = [&](const float* weight, bool quantised, bool fine) {
         team.each(tokens_, [&](int t) {
             normalise(&x_[std::int64_t(t) * width], weight, width, m_.eps, normed_.row(t));
-            if (quantised) normed_.quantise(t);
+            if (quantised) normed_.quantise(t, fine);
         });
     };
 
-    normed(layer.attention_norm, is_integer(layer.q) || is_integer(layer.k) || is_integer(layer.v));
+    normed(layer.attention_norm, is_integer(layer.q) || is_integer(layer.k) || is_integer(layer.v), layer.q.fine);
     const int q_tiles = tiles(layer.q), kv_tiles = tiles(layer.k);
     each_tile(q_tiles + 2 * kv_tiles, [&](int tile) {
         if (tile < q_tiles)
@@ -193,10 +193,10 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
         team.each(int(joins.size()), [&](int i) {
             join(shape, layout_, joins[std::size_t(i)], parts_.data(), mixed_.row(0), mixed_step, scratch());
         });
-    if (is_integer(layer.output)) team.each(tokens_, [&](int t) { mixed_.quantise(t); });
+    if (is_integer(layer.output)) team.each(tokens_, [&](int t) { mixed_.quantise(t, layer.output.fine); });
     each_tile(tiles(layer.output), [&](int tile) { into(x_.data(), width, layer.output, tile, mixed_.rows(), true); });
 
-    normed(layer.mlp_norm, is_integer(layer.gate) || is_integer(layer.up));
+    normed(layer.mlp_norm, is_integer(layer.gate) || is_integer(layer.up), layer.gate.fine);
     // A group of 32 inner values at a time: gate, up, their product, and quantised while it is at hand.
     each_tile(m_.mlp / GROUP, [&](int g) {
         for (int half = 0; half < 2; ++half) {
@@ -210,7 +210,7 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
             });
         }
         if (is_integer(layer.down))
-            for (int t = 0; t < tokens_; ++t) inner_.quantise(t, g);
+            for (int t = 0; t < tokens_; ++t) inner_.quantise(t, g, layer.down.fine);
     });
     each_tile(tiles(layer.down), [&](int tile) { into(x_.data(), width, layer.down, tile, inner_.rows(), true); });
 }
@@ -222,7 +222,7 @@ void Decoder::logits(const float* hidden, int rows, float* out) {
     team.run([&] {
         team.each(rows, [&](int r) {
             std::memcpy(last_.row(r), hidden + std::int64_t(r) * m_.hidden, std::size_t(m_.hidden) * sizeof(float));
-            if (is_integer(head)) last_.quantise(r);
+            if (is_integer(head)) last_.quantise(r, head.fine);
         });
         each_tile(tiles(head), [&](int tile) {
             multiply_tile(head, tile, last_.rows(), rows, [&](int row, F16 sums) {
