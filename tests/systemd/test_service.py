@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from homebox.kernels.cpu import cache
+from homebox.kernels.cpu.library import SOURCES
 from homebox.service.units import UNITS
+from tests.kernels.cpu_builds import needs_compiler
 
 from .conftest import MEMBER, SCRIPTED, STRANGER, Service, until
 
@@ -235,8 +239,34 @@ def test_the_real_engine_answers_inside_the_sandbox(service: Service, default_mo
         for file in default_model.iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
         service.machine.ok("chown", "-R", "homebox:homebox", "/var/lib/homebox")
+    # Compiled here already, most likely; that the sandbox can do it is the next test.
+    kernels = service.machine.path("/var/cache/homebox/kernels")
+    kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for library in cache.folder(os.environ).glob("*.so"):
+        (kernels / library.name).write_bytes(library.read_bytes())
+    service.machine.ok("chown", "-R", "homebox:homebox", "/var/cache/homebox")
     service.configure(model=default_model.name)
     service.drop_in("test", RestartSec="100ms")  # the program is the real one again
     asked = service.homebox("ask", "--max-tokens", "8", "--timeout", "60", "Name a colour.", user=MEMBER)
     assert asked.returncode == 0 and asked.stdout.strip(), asked.stderr
     until(lambda: service.said().startswith(f"{default_model.name} ready"))  # said at most once a second
+
+
+COMPILING = """
+import os
+from pathlib import Path
+from homebox.kernels.cpu.library import decide
+print("kernels:", decide(Path("/opt/tiny-kernels"), os.environ, lambda *_: None))
+"""
+
+
+@needs_compiler
+def test_kernels_are_compiled_and_loaded_inside_the_sandbox_and_kept_where_the_service_may_write(
+    service: Service,
+) -> None:
+    service.machine.write("/opt/tiny-kernels/level.cpp", (SOURCES / "level.cpp").read_text())
+    service.machine.write("/opt/tiny-kernels/compile.py", COMPILING)
+    service.drop_in("compile", ExecStartPre="/opt/homebox/venv/bin/python /opt/tiny-kernels/compile.py")
+    service.start()
+    (said,) = [line for line in service.machine.journal().splitlines() if "kernels: " in line]
+    assert "Native(" in said and "/var/cache/homebox/kernels/homebox-cpu-" in said
