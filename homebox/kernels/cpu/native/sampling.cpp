@@ -21,11 +21,20 @@
 
 namespace {
 
-typedef float Floats __attribute__((vector_size(64)));
-typedef std::int32_t Ints __attribute__((vector_size(64)));
-typedef float HalfFloats __attribute__((vector_size(32)));
-typedef double Doubles __attribute__((vector_size(64)));
-typedef std::int64_t Longs __attribute__((vector_size(64)));
+// One register: wider ones are taken apart badly by the compiler. How wide it is changes no result.
+#if defined(__AVX512F__)
+constexpr int BYTES = 64;
+#elif defined(__AVX2__)
+constexpr int BYTES = 32;
+#else
+constexpr int BYTES = 16;
+#endif
+constexpr int FLOATS = BYTES / 4, DOUBLES = BYTES / 8;
+typedef float Floats __attribute__((vector_size(BYTES)));
+typedef std::int32_t Ints __attribute__((vector_size(BYTES)));
+typedef float HalfFloats __attribute__((vector_size(BYTES / 2)));
+typedef double Doubles __attribute__((vector_size(BYTES)));
+typedef std::int64_t Longs __attribute__((vector_size(BYTES)));
 
 constexpr std::int64_t BLOCK = 64;  // tokens that share one maximum and one sum
 constexpr std::int64_t ONE = std::int64_t(1) << 44;
@@ -101,20 +110,22 @@ Peak survey(const Row& row, std::vector<float>& maxima) {
     Ints broken = {};
     float highest = MINUS_INFINITY;
     for (std::int64_t b = 0; b < row.blocks(); ++b) {
-        Floats v[4];
-        std::memcpy(v, row.block(b, padded), sizeof v);
-        broken |= (v[0] != v[0]) | (v[1] != v[1]) | (v[2] != v[2]) | (v[3] != v[3]);
-        v[0] = v[0] > v[1] ? v[0] : v[1];
-        v[2] = v[2] > v[3] ? v[2] : v[3];
-        v[0] = v[0] > v[2] ? v[0] : v[2];
-        float lanes[16];
-        std::memcpy(lanes, v, sizeof lanes);
-        for (int step = 8; step > 0; step /= 2)
+        const float* logits = row.block(b, padded);
+        Floats best = Floats{} + MINUS_INFINITY;
+        for (int i = 0; i < BLOCK; i += FLOATS) {
+            Floats v;
+            std::memcpy(&v, logits + i, sizeof v);
+            broken |= v != v;
+            best = v > best ? v : best;
+        }
+        float lanes[FLOATS];
+        std::memcpy(lanes, &best, sizeof lanes);
+        for (int step = FLOATS / 2; step > 0; step /= 2)
             for (int i = 0; i < step; ++i) lanes[i] = lanes[i] > lanes[i + step] ? lanes[i] : lanes[i + step];
         maxima[std::size_t(b)] = lanes[0];
         highest = lanes[0] > highest ? lanes[0] : highest;
     }
-    for (int i = 0; i < 16; ++i)
+    for (int i = 0; i < FLOATS; ++i)
         if (broken[i]) return {highest, true};
     return {highest, false};
 }
@@ -176,12 +187,12 @@ std::int64_t weigh_blocks(const Row& row, const Scale& scale, std::int64_t least
         if (mine.maxima[b] >= floor) {
             const float* logits = row.block(std::int64_t(b), padded);
             Longs lanes = {};
-            for (int i = 0; i < BLOCK; i += 8) {
+            for (int i = 0; i < BLOCK; i += DOUBLES) {
                 Longs weights;
                 weigh(logits + i, scale, weights);
                 lanes += weights >= bar ? weights : Longs{};
             }
-            for (int i = 0; i < 8; ++i) sum += lanes[i];
+            for (int i = 0; i < DOUBLES; ++i) sum += lanes[i];
         }
         total += mine.sums[b] = sum;
     }
@@ -194,16 +205,21 @@ void gather(const Row& row, float floor, Scratch& mine) {
     for (std::size_t b = 0; b < mine.maxima.size(); ++b) {
         if (!(mine.maxima[b] >= floor)) continue;
         const std::int64_t first = std::int64_t(b) * BLOCK, end = std::min(first + BLOCK, row.vocab);
-        for (std::int64_t token = first; token < end; ++token)
-            if (row.logits[token] >= floor) mine.items.push_back({row.logits[token], std::int32_t(token), 0});
+        Item found[BLOCK];
+        int count = 0;
+        for (std::int64_t token = first; token < end; ++token) {  // without a branch: in a flat row it is a coin toss
+            found[count] = {row.logits[token], std::int32_t(token), 0};
+            count += row.logits[token] >= floor;
+        }
+        mine.items.insert(mine.items.end(), found, found + count);
     }
 }
 
 std::int64_t weigh_items(const Scale& scale, std::vector<Item>& items) {
     std::int64_t total = 0;
-    for (std::size_t first = 0; first < items.size(); first += 8) {
-        const std::size_t there = std::min<std::size_t>(8, items.size() - first);
-        float logits[8] = {};
+    for (std::size_t first = 0; first < items.size(); first += DOUBLES) {
+        const std::size_t there = std::min<std::size_t>(DOUBLES, items.size() - first);
+        float logits[DOUBLES] = {};
         for (std::size_t i = 0; i < there; ++i) logits[i] = items[first + i].logit;
         Longs weights;
         weigh(logits, scale, weights);
@@ -270,10 +286,10 @@ std::int64_t draw_by_token(const Row& row, const Scale& scale, std::int64_t leas
     while (mine.sums[b] <= left) left -= mine.sums[b++];
     float padded[BLOCK];
     const float* logits = row.block(std::int64_t(b), padded);
-    for (int i = 0;; i += 8) {
+    for (int i = 0;; i += DOUBLES) {
         Longs weights;
         weigh(logits + i, scale, weights);
-        for (int lane = 0; lane < 8; ++lane) {
+        for (int lane = 0; lane < DOUBLES; ++lane) {
             if (weights[lane] < least) continue;
             if (weights[lane] > left) return std::int64_t(b) * BLOCK + i + lane;
             left -= weights[lane];
