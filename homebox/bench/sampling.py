@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--vocab", type=int, default=49152)
     args = parser.parse_args()
-    native = NativeSampling(ctypes.CDLL(str(args.library.resolve())))
+    kernels: list[SamplingKernel] = [REFERENCE, NativeSampling(ctypes.CDLL(str(args.library.resolve())))]
     print(f"{'':40}{'torch ms':>10}{'native ms':>11}{'ratio':>7}")
     for name, (rows, wish) in CASES.items():
         logits = logits_like_a_models(rows, args.vocab)
@@ -65,7 +65,7 @@ def main() -> None:
         states = [SlotState(Admission(row, sampling, tuple(range(500)), ())) for row in range(rows)]
         least = [float("inf")] * 2
         for _ in range(args.rounds):
-            for i, kernel in enumerate((REFERENCE, native)):
+            for i, kernel in enumerate(kernels):
                 least[i] = min(least[i], elapsed_ms(logits, states, kernel))
         print(f"{name:40}{least[0]:10.2f}{least[1]:11.3f}{least[0] / least[1]:7.1f}")
 
