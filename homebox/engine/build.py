@@ -46,7 +46,7 @@ def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> B
     compute = choose(start, report)
     blocks = _blocks(start, compute)
     decoder, attention = compute.with_blocks(blocks)
-    runner = Runner(decoder, attention, start.max_running)
+    runner = Runner(decoder, attention, start.max_running, compute.sampling)
     step_time = _measure(runner, blocks * start.block_size, report)
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
     context = compute.spec.context

@@ -21,7 +21,9 @@ from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.attention import BlockCache, NativeAttention
 from homebox.kernels.cpu.library import Absent, Native, library
 from homebox.kernels.cpu.placement import Placement, place, topology
+from homebox.kernels.cpu.sampling import NativeSampling
 from homebox.kernels.reference import ReferenceAttention
+from homebox.kernels.sampling import REFERENCE, SamplingKernel
 from homebox.model.decoder import Decoder
 from homebox.model.loader import Report, load, load_native, read_spec, weight_bytes
 from homebox.model.native import NativeDecoder, runs_natively
@@ -46,6 +48,7 @@ class Compute:
     weight_bytes: int
     block_bytes: int  # of one block over the layers of all groups, keys and values together
     with_blocks: Callable[[int], Parts]
+    sampling: SamplingKernel
     notes: list[str]
 
 
@@ -123,6 +126,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
         weight_bytes=weights.nbytes,
         block_bytes=BlockCache.block_bytes(spec.layers, spec.kv_heads, spec.head_dim, dtype),
         with_blocks=with_blocks,
+        sampling=NativeSampling(functions),
         notes=[found.passed_over] if found.passed_over else [],
     )
 
@@ -156,5 +160,6 @@ def _reference(
         weight_bytes=weight_bytes(decoder),
         block_bytes=PagedCache.block_bytes(spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype),
         with_blocks=with_blocks,
+        sampling=REFERENCE,
         notes=notes,
     )

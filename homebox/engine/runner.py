@@ -9,14 +9,16 @@ On the CPU a launch computes at once and the handle is the result; the order of 
 
 from __future__ import annotations
 
+import math
 import time
 from typing import NamedTuple
 
 import torch
 
 from homebox.engine.plan import Outcome, Row, StepPlan, StepResult, TableChange
-from homebox.engine.sampler import NOT_A_NUMBER, SlotState, choose, score
+from homebox.engine.sampler import NOT_A_NUMBER, SlotState, choose, scores
 from homebox.kernels.attention import Attention, BatchShape
+from homebox.kernels.sampling import REFERENCE, SamplingKernel
 from homebox.model.decoder import Decoder
 from homebox.model.native import NativeDecoder
 from homebox.wire.frames import TokenLogprob
@@ -27,10 +29,17 @@ class Handle(NamedTuple):
 
 
 class Runner:
-    def __init__(self, decoder: Decoder | NativeDecoder, attention: Attention, slots: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder | NativeDecoder,
+        attention: Attention,
+        slots: int,
+        sampling: SamplingKernel = REFERENCE,
+    ) -> None:
         width = -(-decoder.spec.context // attention.cache.block_size)
         self._decoder = decoder
         self._attention = attention
+        self._sampling = sampling
         self._slots: list[SlotState | None] = [None] * slots
         self._last_tokens = [0] * slots
         self._tables = tuple(torch.zeros(slots, width, dtype=torch.int32) for _ in attention.windows)
@@ -110,24 +119,24 @@ class Runner:
         if sampled:
             logits = self._decoder.logits(hidden[torch.tensor(ends, device=self._device)])
             states = [self._state(row) for row in sampled]
-            chosen = choose(logits, states, [row.start + row.count for row in sampled])
+            chosen = choose(logits, states, [row.start + row.count for row in sampled], self._sampling)
             for row, state, outcome in zip(sampled, states, chosen, strict=True):
                 state.add(outcome.token)
                 self._last_tokens[row.slot] = max(outcome.token, 0)
         made = iter(chosen)
         outcomes = []
-        for row, scores, bad in zip(rows, prompt_scores, broken, strict=True):
+        for row, prompted, bad in zip(rows, prompt_scores, broken, strict=True):
             outcome = next(made) if row.sample else Outcome()
             error = NOT_A_NUMBER if bad else outcome.error
-            outcomes.append(Outcome(outcome.token, outcome.logprob, scores, error))
+            outcomes.append(Outcome(outcome.token, outcome.logprob, prompted, error))
         return outcomes
 
     def _broken(self, rows: tuple[Row, ...], hidden: torch.Tensor) -> list[bool]:
         """Which rows hold a NaN. Their keys and values are cleared: whoever gets these blocks next reads the slots
         that it has not filled yet with weight 0, and 0 times NaN is NaN."""
-        tokens = torch.isnan(hidden).any(dim=-1)
-        if not tokens.any():
+        if not math.isnan(float(hidden.sum())):  # a NaN anywhere is a NaN in the sum, and one pass finds it
             return [False] * len(rows)
+        tokens = torch.isnan(hidden).any(dim=-1)
         broken = [bool(part.any()) for part in tokens.split([row.count for row in rows])]
         for row, bad in zip(rows, broken, strict=True):
             if bad:
@@ -143,5 +152,5 @@ class Runner:
         if not row.targets:
             return ()
         top = self._state(row).sampling.prompt_logprobs or 0
-        distributions = torch.log_softmax(self._decoder.logits(hidden), dim=-1)
-        return tuple(score(d, t, top) for d, t in zip(distributions, row.targets, strict=True))
+        logits = self._decoder.logits(hidden)
+        return tuple(scores(logits, row.targets, [top] * len(row.targets), self._sampling))
