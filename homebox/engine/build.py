@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from homebox.engine.ahead import Ahead
 from homebox.engine.blocks import Group, KVSpace
 from homebox.engine.budget import StepTime, chunk_load
 from homebox.engine.core import Engine
@@ -36,8 +37,13 @@ class Built(NamedTuple):
     ready: Ready
 
 
-def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> Built:
-    """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
+def build(
+    start: Start,
+    emit: Callable[[FromEngine], None],
+    report: Report,
+    flush: Callable[[], None] = lambda: None,
+) -> Built:
+    """`emit` may hold frames back until `flush`. Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
     GPU that is asked for is not there (yet)."""
     if start.device.startswith("cuda") and not torch.cuda.is_available():
         raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
@@ -57,7 +63,8 @@ def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> B
     space = KVSpace(groups, [blocks] * len(groups), start.block_size)
     max_context = min(decoder.spec.context, space.capacity_tokens())
     limits = Limits(decoder.spec.context, start.max_running, start.max_chunk_tokens)
-    engine = Engine(Scheduler(limits, space, step_time), runner, emit, depth=start.depth)
+    steps = runner if start.depth == 1 else Ahead(runner)
+    engine = Engine(Scheduler(limits, space, step_time), steps, emit, depth=start.depth, flush=flush)
     ready = Ready(
         pid=os.getpid(),
         device=f"cpu ({torch.get_num_threads()} threads)",

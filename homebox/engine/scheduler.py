@@ -16,6 +16,7 @@ freed when that step completes.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -144,7 +145,7 @@ class Scheduler:
         self._ended = [entry for entry in self._ended if entry[0] > self.space.completed]
         return ready
 
-    def places(self) -> list[Place]:
+    def places(self) -> Iterator[Place]:
         return self.waiting.places(self._held())
 
     def pool_state(self) -> PoolState:
