@@ -197,7 +197,7 @@ def main() -> None:
     for name in args.series.split(","):
         found[name] = [measure(house, args.steps) for house in SERIES[name]]
     if args.json:
-        print(json.dumps({n: [f._asdict() | f.house._asdict() for f in rows] for n, rows in found.items()}))
+        print(json.dumps({n: [f._asdict() | {"house": f.house._asdict()} for f in found[n]] for n in found}))
         return
     base = House()
     print(

@@ -391,10 +391,12 @@ class Supervisor:
                 )
             elif progress.finish:
                 self._live.end(stream, progress.finish, progress.detail)
-        places = done.places or ()
-        for place in places:
+        for place in done.places or ():
             if stream := self._live.get(place.id):
-                self._live.tell(stream, partial(stream.place, place.position, len(places), place.ahead))
+                waiting = max(
+                    done.waiting, place.position
+                )  # a long line is told a while after it was counted
+                self._live.tell(stream, partial(stream.place, place.position, waiting, place.ahead))
         if done.progress:
             self._admit()
 

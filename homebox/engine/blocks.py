@@ -168,12 +168,14 @@ class KVSpace:
     def launch(self, step: int) -> None:
         self.launched = step
 
-    def complete(self, step: int) -> None:
-        """Step `step` has ended: what only it could still read is free now."""
+    def complete(self, step: int) -> bool:
+        """Step `step` has ended: what only it could still read is free now. True if that was anything."""
         self.completed = step
+        before = len(self._waiting)
         while self._waiting and self._waiting[0][0] <= step:
             _, group, blocks = self._waiting.popleft()
             self.pools[group].give_back(blocks)
+        return len(self._waiting) < before
 
     def _give_back(self, group: int, blocks: Seq[int]) -> None:
         if self.launched > self.completed:

@@ -4,20 +4,25 @@
 
 `Engine` has no socket and no thread: whoever owns it calls `step` while there is work and hands it requests in
 between, which is when they take effect. With `depth` 2 the next step is launched before the oldest is read back.
+
+A step wakes the daemon once: what the last one made and the announcement of the next one go out together (`flush`), before
+the next one is launched, so that whatever it does to this process, the daemon knows who was in it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from homebox.engine.plan import StepPlan, StepResult
 from homebox.engine.scheduler import Scheduler
-from homebox.wire.frames import FromEngine, Holdings, Progress, StepDone, StepStarted, Submit
+from homebox.wire.frames import FromEngine, Holdings, Place, Progress, StepDone, StepStarted, Submit
 
 PLACES_EVERY_S = 0.1
+PLACES_A_STEP = 128  # a long line hears its places over several steps: nobody who runs waits for that
 HOLDINGS_EVERY_S = 1.0
 HOLDINGS_REST = (
     200  # after a look at who holds what, so many times as long without one: half a percent at most
@@ -48,14 +53,18 @@ class Engine:
         *,
         depth: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
+        """`emit` may hold frames back until `flush` is called."""
         self.scheduler = scheduler
         self._runner = runner
         self._emit = emit
         self._depth = depth
         self._clock = clock
+        self._flush = flush
         self._flights: deque[Flight] = deque()
         self._places_at = float("-inf")
+        self._places: Iterator[Place] | None = None  # being told
         self._holdings_at = self._holdings_rest = float("-inf")
 
     def submit(self, request: Submit) -> None:
@@ -83,6 +92,7 @@ class Engine:
             ended = self.scheduler.take_ended()
             if ended or self.scheduler.queue_changed:
                 self._tell(ended)
+            self._flush()
             return False
         flight = self._flights.popleft()
         result = self._runner.collect(flight.handle)
@@ -96,16 +106,14 @@ class Engine:
         if plan is None:
             return False
         self._emit(StepStarted(plan.step, plan.predicted_ms, [row.id for row in plan.rows]))
+        self._flush()
         started = self._clock()
         handle = self._runner.launch(plan)
         self._flights.append(Flight(plan, handle, started, (started - before) * 1e3))
         return True
 
     def _tell(self, progress: list[Progress], flight: Flight | None = None, step_ms: float = 0.0) -> None:
-        now, places = self._clock(), None
-        if self.scheduler.queue_changed and now - self._places_at >= PLACES_EVERY_S:
-            places = self.scheduler.places()
-            self.scheduler.queue_changed, self._places_at = False, now
+        now = self._clock()
         self._emit(
             StepDone(
                 step=flight.plan.step if flight else 0,
@@ -118,10 +126,22 @@ class Engine:
                 plan_ms=flight.plan_ms if flight else 0.0,
                 decode_rows=flight.plan.decode_rows if flight else 0,
                 prefill_tokens=flight.plan.prefill_tokens if flight else 0,
-                places=places,
+                places=self._next_places(now),
                 holdings=self._holdings(now),
             )
         )
+
+    def _next_places(self, now: float) -> list[Place] | None:
+        """The next so many places, where any has changed since they were told."""
+        if self._places is None:
+            if not self.scheduler.queue_changed or now - self._places_at < PLACES_EVERY_S:
+                return None
+            self._places = self.scheduler.places()
+            self.scheduler.queue_changed, self._places_at = False, now
+        found = list(islice(self._places, PLACES_A_STEP))
+        if len(found) < PLACES_A_STEP:
+            self._places = None
+        return found
 
     def _holdings(self, now: float) -> Holdings | None:
         """Who holds which blocks, when somebody has come or gone, and now and then as they grow."""

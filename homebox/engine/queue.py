@@ -11,9 +11,10 @@ import heapq
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
-from homebox.engine.request import CLASS_RANK, Sequence
+from homebox.engine.request import CLASS_RANK, Sequence, State
 from homebox.wire.frames import Place
 
 BACKGROUND_EVERY = 16
@@ -71,26 +72,41 @@ class WaitingRoom:
             for line in persons.values():
                 yield from line
 
-    def places(self, running: Mapping[str, int]) -> list[Place]:
-        """Everybody's place, by playing the order forward with what each request will probably cost."""
-        ahead: list[str] = []
-        out: list[Place] = []
+    def places(self, running: Mapping[str, int]) -> Iterator[Place]:
+        """Everybody's place as it is now, by playing the order forward with what each request will probably cost. May be
+        read while people come and go: who has left the line by then is passed over."""
+        service = dict(self._ledger.service)
+        lines = {
+            klass: {person: list(line) for person, line in lines.items()}
+            for klass, lines in self._lines.items()
+        }
+        return self._play(lines, service, dict(running))
+
+    @staticmethod
+    def _play(
+        lines: Mapping[str, Mapping[str, list[Sequence]]],
+        service: Mapping[str, float],
+        running: Mapping[str, int],
+    ) -> Iterator[Place]:
+        position = 0
+        ahead: dict[str, None] = {}
         for klass in sorted(CLASS_RANK, key=CLASS_RANK.__getitem__):
-            lines = self._lines[klass]
             heap = [
-                (self._ledger.service[p], running.get(p, 0), line[0].serial, p, 0)
-                for p, line in lines.items()
+                (service[person], running.get(person, 0), line[0].serial, person, 0)
+                for person, line in lines[klass].items()
             ]
             heapq.heapify(heap)
             while heap:
-                service, held, _, person, i = heapq.heappop(heap)
-                seq = lines[person][i]
-                out.append(Place(seq.id, len(out) + 1, tuple(ahead[:NAMES_AHEAD])))
-                if person not in ahead:
-                    ahead.append(person)
-                if i + 1 < len(lines[person]):
+                served, held, _, person, i = heap[0]
+                line = lines[klass][person]
+                seq, position = line[i], position + 1
+                if seq.state is State.WAITING:
+                    yield Place(seq.id, position, tuple(islice(ahead, NAMES_AHEAD)))
+                ahead.setdefault(person)
+                if i + 1 < len(line):
                     output = min(seq.submit.sampling.max_tokens, EXPECTED_OUTPUT_TOKENS)
                     cost = seq.prompt_tokens * INPUT_COST + output * OUTPUT_COST
-                    service += cost / seq.submit.weight
-                    heapq.heappush(heap, (service, held + 1, lines[person][i + 1].serial, person, i + 1))
-        return out
+                    served += cost / seq.submit.weight
+                    heapq.heapreplace(heap, (served, held + 1, line[i + 1].serial, person, i + 1))
+                else:
+                    heapq.heappop(heap)

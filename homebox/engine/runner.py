@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 
-from homebox.engine.plan import Outcome, Row, StepPlan, StepResult, TableChange
+from homebox.engine.batch import Batch
+from homebox.engine.plan import Outcome, Row, StepPlan, StepResult
 from homebox.engine.sampler import NOT_A_NUMBER, SlotState, choose, scores
 from homebox.kernels.attention import Attention, BatchShape
 from homebox.kernels.sampling import REFERENCE, SamplingKernel
@@ -36,13 +39,12 @@ class Runner:
         slots: int,
         sampling: SamplingKernel = REFERENCE,
     ) -> None:
-        width = -(-decoder.spec.context // attention.cache.block_size)
         self._decoder = decoder
         self._attention = attention
         self._sampling = sampling
         self._slots: list[SlotState | None] = [None] * slots
-        self._last_tokens = [0] * slots
-        self._tables = tuple(torch.zeros(slots, width, dtype=torch.int32) for _ in attention.windows)
+        width = -(-decoder.spec.context // attention.cache.block_size)
+        self._batch = Batch(slots, len(attention.windows), width)
         self._device = decoder.device
 
     def launch(self, plan: StepPlan) -> Handle:
@@ -51,7 +53,7 @@ class Runner:
         for admission in plan.admitted:
             self._slots[admission.slot] = SlotState(admission)
         with torch.inference_mode():
-            self._change_tables(plan.tables)
+            self._batch.change(plan.tables)
             outcomes = self._run(plan.rows)
         return Handle(StepResult(plan.step, tuple(outcomes), (time.perf_counter() - started) * 1e3))
 
@@ -76,71 +78,53 @@ class Runner:
     def _block_size(self) -> int:
         return self._attention.cache.block_size
 
-    def _change_tables(self, changes: tuple[TableChange, ...]) -> None:
-        for change in changes:
-            end = change.index + len(change.blocks)
-            self._tables[change.group][change.slot, change.index : end] = torch.tensor(
-                change.blocks, dtype=torch.int32
-            )
-
     def _run(self, rows: tuple[Row, ...]) -> list[Outcome]:
-        ids: list[int] = []
-        positions: list[int] = []
-        for row in rows:
-            ids += row.tokens or (self._last_tokens[row.slot],)
-            positions += range(row.start, row.start + row.count)
-        self._attention.plan(
-            BatchShape(
-                slots=torch.tensor([row.slot for row in rows], dtype=torch.int32),
-                starts=torch.tensor([row.start for row in rows], dtype=torch.int32),
-                counts=torch.tensor([row.count for row in rows], dtype=torch.int32),
-                tables=self._tables,
-            )
-        )
-        hidden = self._decoder.forward(
-            torch.tensor(ids, device=self._device),
-            torch.tensor(positions, device=self._device),
-            self._attention,
-        )
-        return self._outcomes(rows, hidden)
+        self._attention.plan(self._batch.fill(rows))
+        ids, positions = self._batch.ids.to(self._device), self._batch.positions.to(self._device)
+        return self._outcomes(rows, self._decoder.forward(ids, positions, self._attention))
 
     def _outcomes(self, rows: tuple[Row, ...], hidden: torch.Tensor) -> list[Outcome]:
-        ends: list[int] = []
-        prompt_scores: list[tuple[TokenLogprob, ...]] = []
-        offset = 0
         broken = self._broken(rows, hidden)
-        for row in rows:
-            prompt_scores.append(self._score_prompt(row, hidden[offset : offset + len(row.targets)]))
-            offset += row.count
-            if row.sample:
-                ends.append(offset - 1)
-        chosen: list[Outcome] = []
+        prompted = self._score_prompts(rows, hidden)
         sampled = [row for row in rows if row.sample]
+        chosen: list[Outcome] = []
         if sampled:
-            logits = self._decoder.logits(hidden[torch.tensor(ends, device=self._device)])
-            states = [self._state(row) for row in sampled]
-            chosen = choose(logits, states, [row.start + row.count for row in sampled], self._sampling)
-            for row, state, outcome in zip(sampled, states, chosen, strict=True):
-                state.add(outcome.token)
-                self._last_tokens[row.slot] = max(outcome.token, 0)
+            last = hidden
+            if len(sampled) < len(hidden):
+                ends = [end - 1 for row, end in zip(rows, _ends(rows), strict=True) if row.sample]
+                last = hidden[torch.tensor(ends, device=self._device)]
+            chosen = self._choose(sampled, last)
+        if not broken and not prompted and len(sampled) == len(rows):
+            return chosen
         made = iter(chosen)
         outcomes = []
-        for row, prompted, bad in zip(rows, prompt_scores, broken, strict=True):
+        for i, row in enumerate(rows):
             outcome = next(made) if row.sample else Outcome()
-            error = NOT_A_NUMBER if bad else outcome.error
-            outcomes.append(Outcome(outcome.token, outcome.logprob, prompted, error))
+            error = NOT_A_NUMBER if i in broken else outcome.error
+            outcomes.append(Outcome(outcome.token, outcome.logprob, prompted.get(i, ()), error))
         return outcomes
 
-    def _broken(self, rows: tuple[Row, ...], hidden: torch.Tensor) -> list[bool]:
+    def _choose(self, rows: list[Row], hidden: torch.Tensor) -> list[Outcome]:
+        """The next token of each row, `hidden` its last state. The slots remember it."""
+        states = [self._state(row) for row in rows]
+        positions = [row.start + row.count for row in rows]
+        chosen = choose(self._decoder.logits(hidden), states, positions, self._sampling)
+        last_tokens = self._batch.last_tokens
+        for row, state, outcome in zip(rows, states, chosen, strict=True):
+            state.add(outcome.token)
+            last_tokens[row.slot] = max(outcome.token, 0)
+        return chosen
+
+    def _broken(self, rows: tuple[Row, ...], hidden: torch.Tensor) -> set[int]:
         """Which rows hold a NaN. Their keys and values are cleared: whoever gets these blocks next reads the slots
         that it has not filled yet with weight 0, and 0 times NaN is NaN."""
         if not math.isnan(float(hidden.sum())):  # a NaN anywhere is a NaN in the sum, and one pass finds it
-            return [False] * len(rows)
-        tokens = torch.isnan(hidden).any(dim=-1)
-        broken = [bool(part.any()) for part in tokens.split([row.count for row in rows])]
-        for row, bad in zip(rows, broken, strict=True):
-            if bad:
-                self._attention.cache.clear([table[row.slot] for table in self._tables], row.start, row.count)
+            return set()
+        parts = torch.isnan(hidden).any(dim=-1).split([row.count for row in rows])
+        broken = {i for i, part in enumerate(parts) if part.any()}
+        for i in broken:
+            row = rows[i]
+            self._attention.cache.clear(self._batch.table(row.slot), row.start, row.count)
         return broken
 
     def _state(self, row: Row) -> SlotState:
@@ -148,9 +132,22 @@ class Runner:
         assert state is not None, f"slot {row.slot} was never admitted"
         return state
 
-    def _score_prompt(self, row: Row, hidden: torch.Tensor) -> tuple[TokenLogprob, ...]:
-        if not row.targets:
-            return ()
-        top = self._state(row).sampling.prompt_logprobs or 0
-        logits = self._decoder.logits(hidden)
-        return tuple(scores(logits, row.targets, [top] * len(row.targets), self._sampling))
+    def _score_prompts(
+        self, rows: tuple[Row, ...], hidden: torch.Tensor
+    ) -> dict[int, tuple[TokenLogprob, ...]]:
+        """Of each row that asks for them: the logprobs of the prompt's own tokens."""
+        if not any(row.targets for row in rows):
+            return {}
+        found = {}
+        for i, (row, end) in enumerate(zip(rows, _ends(rows), strict=True)):
+            if row.targets:
+                begin = end - row.count
+                top = self._state(row).sampling.prompt_logprobs or 0
+                logits = self._decoder.logits(hidden[begin : begin + len(row.targets)])
+                found[i] = tuple(scores(logits, row.targets, [top] * len(row.targets), self._sampling))
+        return found
+
+
+def _ends(rows: tuple[Row, ...]) -> Iterator[int]:
+    """Of each row the index behind its last token in the flat batch."""
+    return accumulate(row.count for row in rows)

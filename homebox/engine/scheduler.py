@@ -16,6 +16,7 @@ freed when that step completes.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,6 +87,8 @@ class Scheduler:
         self._residency = 0
         self._step = 0
         self._starved = 0
+        self._chance = 0  # counts what may let in somebody for whom blocks were short
+        self._owed: int | None = None  # blocks promised to those who run, while somebody is let in
         self._expected: Sequence | None = None  # others gave way for it; nobody is let in before it
         self._suspects: list[Sequence] = []  # running, and asked to be alone at first
         self._entered: list[Sequence] = []  # admitted, and the runner does not know yet
@@ -144,7 +147,7 @@ class Scheduler:
         self._ended = [entry for entry in self._ended if entry[0] > self.space.completed]
         return ready
 
-    def places(self) -> list[Place]:
+    def places(self) -> Iterator[Place]:
         return self.waiting.places(self._held())
 
     def pool_state(self) -> PoolState:
@@ -212,12 +215,14 @@ class Scheduler:
             seq = self.live.get(row.id)
             if seq is not None and seq.serial == row.serial:
                 progress.append(self._commit_row(seq, row, outcome))
-        self.space.complete(plan.step)
+        if self.space.complete(plan.step):
+            self._chance += 1
         return progress
 
     # ------------------------------------------------------------------ planning
 
     def _admit(self, now: float) -> None:
+        self._owed = None
         while self.waiting and self._suspect() is None and self._admit_one(now):
             pass
 
@@ -247,15 +252,22 @@ class Scheduler:
         if not self._slots:
             return False
         # With nobody else here it fits: what can never fit was refused at submit.
-        lone = not self.running and self.space.launched == self.space.completed
-        return lone or self._short_of(seq) <= 0
+        if not self.running and self.space.launched == self.space.completed:
+            return True
+        if seq.short_at == self._chance:
+            return False
+        fits = self._short_of(seq) <= 0
+        seq.short_at = -1 if fits else self._chance
+        return fits
 
     def _short_of(self, seq: Sequence) -> int:
         """How many blocks are missing to let this sequence in."""
         hits = self.space.match(seq)
         need = self.space.blocks_for(min(seq.limit, len(seq.tokens) + self.limits.horizon_tokens))
         need += self.space.unused_hits(hits) - len(hits[0])
-        return need - self.space.available() + sum(self._promised(s) for s in self.running)
+        if self._owed is None:
+            self._owed = sum(self._promised(s) for s in self.running)
+        return need - self.space.available() + self._owed
 
     def _promised(self, seq: Sequence) -> int:
         return self.space.missing(
@@ -266,7 +278,10 @@ class Scheduler:
         """Somebody with nothing running waits while others hold everything: the newest sequences of whoever holds
         most give way; so do background sequences for a higher class. Nobody is sent away unless that lets `seq` in.
         True if it fits now; with a step in flight it may fit only after that, and then nobody else is let in first."""
-        if self._expected is not None:
+        if self._expected is not None or not self.running:
+            return False
+        may_replace = seq.person not in held and max(held.values()) > 1
+        if not may_replace and self.running[-1].submit.klass != "background":
             return False
         rank = CLASS_RANK[seq.submit.klass]
         left = Counter(held)
@@ -279,7 +294,7 @@ class Scheduler:
                 continue
             other_rank = CLASS_RANK[other.submit.klass]
             yields = other.submit.klass == "background" and rank < other_rank
-            hogs = seq.person not in held and rank <= other_rank and left[other.person] > 1
+            hogs = may_replace and rank <= other_rank and left[other.person] > 1
             if yields or (hogs and left[other.person] == max(left.values())):
                 if not victims:  # not before: this is asked in each step in which somebody waits
                     short = self._short_of(seq)
@@ -312,6 +327,7 @@ class Scheduler:
         self._residency += 1
         seq.residency = self._residency
         seq.state, seq.slot = State.RUNNING, self._slots.pop()
+        self._owed = None
         seq.admitted_at, seq.made, seq.passed_over = now, 0, 0
         self.running.append(seq)
         if seq.submit.exclusive:
@@ -441,6 +457,8 @@ class Scheduler:
         if outcome.error:
             ending = "error", outcome.error
         else:
+            if row.count > 1:
+                self._chance += 1  # more of a prompt is known, which others may share
             if seq.residency == row.residency and seq.state is State.RUNNING:
                 seq.computed = row.start + row.count
                 if seq.charged < seq.prompt_tokens:
@@ -503,6 +521,8 @@ class Scheduler:
 
     def _leave(self, seq: Sequence) -> None:
         self.space.release(seq)
+        self._chance += 1
+        self._owed = None
         self._slots.append(seq.slot)
         self.running.remove(seq)
         if seq.submit.exclusive:

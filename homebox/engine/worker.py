@@ -8,6 +8,7 @@ socket closes the daemon is gone and so is this process, even out of the middle 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import queue
 import signal
@@ -25,6 +26,9 @@ from homebox.wire.frames import Abort, Fault, FromEngine, Loading, Start, Stop, 
 
 NICE = 5  # the daemon answers first
 LEAVE_S = 5.0  # how long the running step may go on after the socket closed
+HELD_BYTES = (
+    1 << 26
+)  # of what a daemon that does not read is told, so much is kept before the engine waits for it
 CHECK_AFTER_S = 1.0  # so long idle, then the invariant of the block pool is checked once
 
 
@@ -33,11 +37,34 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._held = bytearray()
         self.inbox: queue.SimpleQueue[ToEngine | FromEngine | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="frames", daemon=True).start()
 
+    def emit(self, frame: FromEngine) -> None:
+        """To be sent with the next `flush`."""
+        self._held += frames.encode(frame)
+
+    def flush(self) -> None:
+        """Hand over what is held, without waiting for a daemon that does not read just now: compute goes on, and the rest
+        goes out with what comes next."""
+        while self._held:
+            try:
+                sent = self._sock.send(self._held, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if len(self._held) < HELD_BYTES:
+                    return
+                sent = self._sock.send(self._held)
+            del self._held[:sent]
+
+    def drain(self) -> None:
+        """Hand over all that is held, however long that takes."""
+        self._sock.sendall(self._held)
+        self._held.clear()
+
     def send(self, frame: FromEngine) -> None:
-        self._sock.sendall(frames.encode(frame))
+        self.emit(frame)
+        self.drain()
 
     def _read(self) -> None:
         splitter = frames.Splitter("to_engine")
@@ -66,11 +93,17 @@ def serve(connection: Connection) -> None:
     # Late, so that the daemon hears from us before torch has been read from disk.
     from homebox.engine.build import build
 
-    engine, ready = build(start, connection.send, lambda stage, d, t: connection.send(Loading(stage, d, t)))
+    engine, ready = build(
+        start, connection.emit, lambda stage, d, t: connection.send(Loading(stage, d, t)), connection.flush
+    )
     connection.send(ready)
+    gc.collect()
+    gc.freeze()  # what is here now stays: a collection between two steps need not look at all of torch
     checked = False
     while True:
         busy = engine.step()
+        if not busy:
+            connection.drain()
         try:
             while True:
                 # Between steps take what is there; with nothing to compute, sleep until something comes.

@@ -206,7 +206,9 @@ class StepDone(msgspec.Struct, frozen=True, tag="step_done"):
     plan_ms: float = 0.0
     decode_rows: int = 0
     prefill_tokens: int = 0
-    places: list[Place] | None = None  # every waiting request, when any place changed
+    places: list[Place] | None = (
+        None  # of waiting requests, when any has changed; a long line in several frames
+    )
     holdings: Holdings | None = None  # when somebody came or went, and about once a second
 
 
