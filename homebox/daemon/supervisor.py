@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from homebox import errors
@@ -358,7 +357,7 @@ class Supervisor:
             case frames.StepStarted():
                 self._steps[frame.step] = frame
                 for name in frame.requests:
-                    if stream := self._live.get(name):
+                    if (stream := self._live.get(name)) and stream.phase is not Phase.DECODE:  # else it knows
                         self._live.tell(stream, stream.in_step)
             case frames.StepDone():
                 self._step_done(frame)
@@ -381,7 +380,7 @@ class Supervisor:
             stream = self._live.get(progress.id)
             if stream is None:
                 continue
-            self._live.tell(stream, partial(stream.progress, progress))
+            self._live.tell(stream, stream.progress, progress)
             if progress.finish == "error":
                 self._live.end(
                     stream,
@@ -394,7 +393,7 @@ class Supervisor:
         places = done.places or ()
         for place in places:
             if stream := self._live.get(place.id):
-                self._live.tell(stream, partial(stream.place, place.position, len(places), place.ahead))
+                self._live.tell(stream, stream.place, place.position, len(places), place.ahead)
         if done.progress:
             self._admit()
 
