@@ -8,6 +8,12 @@ yet. However often it was rung meanwhile, whoever waits is woken once.
 from __future__ import annotations
 
 import asyncio
+import time
+
+
+def to_beat(every_s: float) -> float:
+    """Seconds to the next multiple of `every_s`: those who wait for the same beat wake the event loop together."""
+    return every_s - time.monotonic() % every_s
 
 
 class Bell:
