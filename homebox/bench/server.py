@@ -31,7 +31,8 @@ READY_WITHIN_S = 180.0
 class Server:
     socket: Path
     step_log: Path
-    process: subprocess.Popen[bytes]
+    log: Path
+    process: subprocess.Popen[bytes] = field(init=False)
 
     def steps(self, since_s: float, until_s: float) -> list[StepLine]:
         """Steps launched in this span of CLOCK_MONOTONIC."""
@@ -43,24 +44,31 @@ class Server:
 def serving(state_dir: Path, model: str, **settings: object) -> Iterator[Server]:
     """`homebox serve` with these settings, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="homebox-bench-") as folder:
-        socket, step_log = Path(folder) / "run" / "api.sock", Path(folder) / "steps.jsonl"
-        env = os.environ | {f"HOMEBOX_{key.upper()}": str(value) for key, value in settings.items()}
-        env |= {
-            "HOMEBOX_STATE_DIR": str(state_dir),
-            "HOMEBOX_STEP_LOG": str(step_log),
-            "HOMEBOX_MODEL": model,
-        }
-        log_file = Path(folder) / "log"
-        command = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
-        with log_file.open("wb") as log:
-            process = subprocess.Popen([*command, "serve", "--socket", str(socket)], env=env, stderr=log)
+        server = start(Path(folder), state_dir, model, **settings)
         try:
-            if not asyncio.run(_becomes_ready(socket, process)):
-                raise SystemExit(f"the daemon did not become ready:\n{log_file.read_text()[-2000:]}")
-            yield Server(socket, step_log, process)
+            if not asyncio.run(_becomes_ready(server.socket, server.process)):
+                raise SystemExit(f"the daemon did not become ready:\n{server.log.read_text()[-2000:]}")
+            yield server
         finally:
-            process.terminate()
-            process.wait()
+            server.process.terminate()
+            server.process.wait()
+
+
+def start(folder: Path, state_dir: Path, model: str, **settings: object) -> Server:
+    """The process of `homebox serve`, which is on its way. Its socket and what it writes are in `folder`."""
+    server = Server(folder / "run" / "api.sock", folder / "steps.jsonl", folder / "log")
+    env = os.environ | {f"HOMEBOX_{key.upper()}": str(value) for key, value in settings.items()}
+    env |= {
+        "HOMEBOX_STATE_DIR": str(state_dir),
+        "HOMEBOX_STEP_LOG": str(server.step_log),
+        "HOMEBOX_MODEL": model,
+    }
+    command = [sys.executable, "-c", "from homebox.cli.main import main; main()"]
+    with server.log.open("wb") as log:
+        server.process = subprocess.Popen(
+            [*command, "serve", "--socket", str(server.socket)], env=env, stderr=log
+        )
+    return server
 
 
 async def _becomes_ready(socket: Path, process: subprocess.Popen[bytes]) -> bool:

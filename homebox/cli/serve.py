@@ -1,18 +1,23 @@
-"""`homebox serve`: run the daemon in the foreground. Reads the flags, and leaves everything else to `daemon.serve`."""
+"""`homebox serve`: run the daemon in the foreground. Reads the flags, starts the engine's process, and leaves everything
+else to `daemon.serve`: the engine reads torch from the disk while the daemon reads its own parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from homebox.client.sanitise import clean
 
+if TYPE_CHECKING:
+    from homebox.config import Settings
+
 
 def serve(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Read this file, not /etc/homebox.")
+        str | None, typer.Option("--config", metavar="FILE", help="Read this file, not /etc/homebox.")
     ] = None,
     socket: Annotated[str | None, typer.Option("--socket", metavar="PATH", help="The Unix socket.")] = None,
     listen: Annotated[
@@ -48,14 +53,9 @@ def serve(
       homebox serve --model smollm2-135m --max-running 8
       homebox serve --listen 0.0.0.0:11480
     """
-    import asyncio
-    import faulthandler
-
     from homebox import config as configuration
-    from homebox.daemon import logs
-    from homebox.daemon import serve as daemon
-    from homebox.daemon.app import build
 
+    path = Path(config) if config is not None else None
     flags = {
         "socket": socket,
         "listen": listen,
@@ -66,13 +66,33 @@ def serve(
         "max_chunk_tokens": max_chunk_tokens,
         "log_format": log_format,
     }
-    settings = configuration.load(flags, config=config).settings
-    logs.configure(settings.log_format)
+    settings = configuration.load(flags, config=path).settings
     if not check:
+        import asyncio
+        import faulthandler
+
         faulthandler.enable()  # a watchdog's SIGABRT leaves the stack that stood still
-        asyncio.run(daemon.run(settings, reread=lambda: configuration.load(flags, config=config).settings))
+        asyncio.run(_serve(settings, lambda: configuration.load(flags, config=path).settings))
         return
+    from homebox.daemon import logs
+    from homebox.daemon import serve as daemon
+    from homebox.daemon.app import build
+
+    logs.configure(settings.log_format)
     state = configuration.state_dir(settings)
     daemon.check(settings, state)
     build(settings, state)
     typer.echo(clean(f"ok: model {settings.model}, socket {configuration.socket_path(settings)}"))
+
+
+async def _serve(settings: Settings, reread: Callable[[], Settings]) -> None:
+    from homebox.daemon.engine_process import WORKER, EngineProcess
+
+    early = await EngineProcess.spawn(WORKER)
+    try:
+        from homebox.daemon import logs, serve
+
+        logs.configure(settings.log_format)
+        await serve.run(settings, early=early, reread=reread)
+    finally:
+        await early.gone()

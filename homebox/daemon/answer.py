@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from homebox.text.detokenise import Detokeniser
 from homebox.text.reasoning import ReasoningSplitter
 from homebox.text.stops import StopMatcher
@@ -16,8 +18,7 @@ from homebox.text.tokens import Tokenizer
 from homebox.wire.frames import TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
+class Spoken(msgspec.Struct, frozen=True, gc=False):
     """One token of an answer; `start` is the character offset of its text in the answer as the model wrote it."""
 
     token: int

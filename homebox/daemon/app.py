@@ -18,6 +18,7 @@ from homebox.daemon.audit import Audit
 from homebox.daemon.chats.exchange import Exchange
 from homebox.daemon.chats.store import Chats
 from homebox.daemon.door import door, mark
+from homebox.daemon.engine_process import WORKER, EngineProcess
 from homebox.daemon.house import HOUSE, House
 from homebox.daemon.identity import Identity
 from homebox.daemon.keys import Keys
@@ -30,7 +31,7 @@ from homebox.daemon.prompting import Prompts
 from homebox.daemon.routes import chats as chat_routes
 from homebox.daemon.routes import health, native, openai, operators, people, power
 from homebox.daemon.steplog import StepLog
-from homebox.daemon.supervisor import WORKER, Patience, Supervisor
+from homebox.daemon.supervisor import Patience, Supervisor
 from homebox.daemon.text_process import TextProcess
 from homebox.daemon.turnbook import TurnBook
 from homebox.daemon.turns import Turn
@@ -91,6 +92,7 @@ def build(
     state: Path,
     *,
     command: Sequence[str] = WORKER,
+    early: EngineProcess | None = None,
     patience: Patience | None = None,
     clock: Callable[[], float] = time.time,
 ) -> House:
@@ -112,7 +114,7 @@ def build(
     observers = [monitor.frame, metrics.frame]
     if settings.step_log:
         observers.append(StepLog(Path(settings.step_log)).frame)
-    supervisor = Supervisor(start, command=command, patience=patience, observers=observers)
+    supervisor = Supervisor(start, command=command, early=early, patience=patience, observers=observers)
     current = Current(settings)
     keys, household = Keys(state), Household(state, settings.roles)
     usage = Usage(state, clock=clock)

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -22,6 +23,7 @@ from homebox.wire import frames
 
 log = logging.getLogger("homebox.engine")
 
+WORKER = (sys.executable, "-m", "homebox.engine.worker")
 _KEPT_LINES = 40
 _KEPT_CHARACTERS = 500
 _READ_BYTES = 256 * 1024

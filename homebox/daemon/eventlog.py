@@ -7,13 +7,13 @@ lines that were let go, gets one `resync` with the whole answer instead. Knows n
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
+from homebox.daemon.bell import Bell
 from homebox.wire import events
 
 BEHIND_LIMIT_BYTES = 256 * 1024
@@ -34,7 +34,7 @@ class EventLog:
         self._text, self._think = text, think
         self._limit_bytes = limit_bytes
         self._lines: deque[tuple[int, bytes]] = deque()
-        self._grown = asyncio.Event()
+        self._waiting: set[Bell] = set()
         self.kept_bytes = 0
         self.written_bytes = 0  # ever
         self.last_seq = 0
@@ -61,16 +61,19 @@ class EventLog:
         self._wake()
 
     def _wake(self) -> None:
-        self._grown.set()
-        self._grown = asyncio.Event()
+        while self._waiting:
+            self._waiting.pop().ring()
 
     def read(self, after: int = 0) -> Reader:
         """A reader of everything after event number `after`."""
         return Reader(self, after)
 
     def since(self, seq: int) -> list[bytes]:
-        skip = max(0, seq - self.first_seq + 1)
-        return [line for _, line in list(self._lines)[skip:]]
+        """The lines after number `seq` that are still here."""
+        newest = min(self.last_seq - seq, len(self._lines))
+        lines = [line for _, line in islice(reversed(self._lines), newest)]
+        lines.reverse()
+        return lines
 
     def resync(self) -> bytes:
         """What stands for everything so far; the line that says how it ended is never replaced."""
@@ -79,13 +82,14 @@ class EventLog:
         whole = events.Resync(seq=standing_for, text=self._text(), think=self._think())
         return events.encode(whole) + b"\n" + last
 
-    async def grow(self, beyond_seq: int, within_s: float) -> bool:
-        """True once there is a line after `beyond_seq` or the log is closed, False after `within_s` seconds."""
-        if self.last_seq > beyond_seq or self.closed:
-            return True
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._grown.wait(), within_s)
-        return self.last_seq > beyond_seq or self.closed
+    async def grow(self, beyond_seq: int, within_s: float, bell: Bell) -> bool:
+        """True once there is a line after `beyond_seq` or the log is closed, False after `within_s` seconds. `bell` is
+        the caller's own."""
+        while self.last_seq == beyond_seq and not self.closed:
+            self._waiting.add(bell)
+            if not await bell.rung(within_s):
+                return False
+        return True
 
 
 class Reader:
@@ -93,6 +97,7 @@ class Reader:
 
     def __init__(self, log: EventLog, after: int) -> None:
         self._log = log
+        self._bell = Bell()
         self._seq = min(max(after, 0), log.last_seq)
         backlog = sum(len(line) for line in log.since(self._seq))
         self._sent_bytes = log.written_bytes - backlog
@@ -118,6 +123,6 @@ class Reader:
 
     async def wait(self) -> bytes:
         """The next lines; a heartbeat when there are none for five seconds."""
-        if await self._log.grow(self._seq, HEARTBEAT_S):
+        if await self._log.grow(self._seq, HEARTBEAT_S, self._bell):
             return self.take()
         return events.encode(events.Heartbeat(seq=self._seq)) + b"\n"

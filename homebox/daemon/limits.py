@@ -1,8 +1,8 @@
 """Has this person had enough, for now?
 
 Answers at once, tokens in the last minute and in this day, models, hours, the length of an answer: of the person, over
-all keys and sockets. Asked once before anything is queued; while an answer is made its tokens are counted at each step,
-and it ends as `length` when the day's are used up. A refusal says the limit, what was used, and when asking again
+all keys and sockets. Asked once before anything is queued, over all tokens made until then; an answer ends as `length`
+in the step in which the day's are used up. A refusal says the limit, what was used, and when asking again
 makes sense. It knows no HTTP and no roles; the rules come with the person, time from a clock that is passed in.
 """
 
@@ -65,6 +65,7 @@ class Minute:
 class Bill:
     """What a live turn has been counted for so far."""
 
+    turn: Turn
     person: Person
     counts: Counts
 
@@ -74,12 +75,14 @@ class Limits:
         self._usage, self._clock = usage, clock
         self._minutes: dict[str, Minute] = {}
         self._bills: dict[str, Bill] = {}
+        usage.catch_up = self._count_all
 
     # ---- before anything is queued
 
     def check(self, person: Person, model: str, live: Iterable[Stream], more: int, free_in_s: float) -> None:
         """Whether `person` may have `more` answers of `model` now. `live` is everybody's; `free_in_s` says when one
         usually ends. Raises LimitReached, and NotAllowed for a model that is never theirs."""
+        self._usage.catch_up()
         rules, now = person.rules, self._clock()
         check_model(person, model)
         self._check_hours(person, now)
@@ -135,16 +138,18 @@ class Limits:
     # ---- while it is made
 
     def opened(self, turn: Turn, person: Person) -> None:
-        self._bills[turn.id] = Bill(person, Counts())
+        self._bills[turn.id] = Bill(turn, person, Counts())
         self._usage.add(person.name, person.key, Counts(requests=1))
 
     def step(self, turn: Turn) -> None:
-        """A step has moved `turn`: count its tokens, and end the answer of a person whose day is used up."""
-        if (bill := self._bills.get(turn.id)) is None:
+        """A step has moved `turn`: end the answer of a person whose day is used up. Who has no such limit is counted when
+        somebody looks, which is less often than there are tokens."""
+        bill = self._bills.get(turn.id)
+        if bill is None or not (limit := bill.person.rules.tokens_per_day):
             return
-        self._count(turn, bill)
-        limit, used = bill.person.rules.tokens_per_day, self._usage.today(bill.person.name)
-        if not limit or used < limit or turn.state is TurnState.DONE:
+        self._count(bill)
+        used = self._usage.added_today(bill.person.name)
+        if used < limit or turn.state is TurnState.DONE:
             return
         if turn.tokens_out:
             turn.cut(f"{USED_UP}: {limit}")
@@ -158,10 +163,16 @@ class Limits:
 
     def freed(self, turn: Turn) -> None:
         if bill := self._bills.pop(turn.id, None):
-            self._count(turn, bill)
+            self._count(bill)
 
-    def _count(self, turn: Turn, bill: Bill) -> None:
-        total, before = _counts(turn), bill.counts
+    def _count_all(self) -> None:
+        for bill in self._bills.values():
+            self._count(bill)
+
+    def _count(self, bill: Bill) -> None:
+        total, before = _counts(bill.turn), bill.counts
+        if total == before:
+            return
         new = Counts(
             tokens_in=total.tokens_in - before.tokens_in,
             tokens_out=total.tokens_out - before.tokens_out,
@@ -177,6 +188,7 @@ class Limits:
     # ---- how it stands
 
     def minute_used(self, person: str) -> int:
+        self._usage.catch_up()
         return self._minute(person, self._clock()).used
 
     def headers(self, person: Person, live: Iterable[Stream]) -> dict[str, str]:

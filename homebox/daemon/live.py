@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from homebox import errors
@@ -61,10 +60,10 @@ class Live:
 
     # ---- what their owners hear
 
-    def tell(self, stream: Stream, what: Callable[[], None]) -> None:
-        """A defect in what listens to one stream ends that stream, and nobody else's."""
+    def tell(self, stream: Stream, what: Callable[..., None], *about: Any) -> None:
+        """`what(*about)`. A defect in what listens to one stream ends that stream, and nobody else's."""
         try:
-            what()
+            what(*about)
         except Exception:
             log.exception("stream cannot be delivered", extra=_about(stream))
             self.end(stream, "error", "", errors.EngineFailed("the answer could not be turned into text"))
@@ -76,7 +75,7 @@ class Live:
         ahead: dict[str, None] = {}  # each once, in order
         for index, stream in enumerate(waiting):
             names = tuple(list(ahead)[:NAMES_AHEAD])
-            self.tell(stream, partial(stream.place, index + 1, len(waiting), names))
+            self.tell(stream, stream.place, index + 1, len(waiting), names)
             ahead.setdefault(stream.submit.person)
 
     def end(
@@ -120,7 +119,7 @@ class Live:
             if stream.aborting:
                 self.end(stream, "cancelled")
             elif pause:
-                self.tell(stream, partial(stream.hold, pause))
+                self.tell(stream, stream.hold, pause)
             elif stream.submitted:
                 self.tell(stream, stream.lose)
         self.tell_places()

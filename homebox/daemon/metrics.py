@@ -44,8 +44,9 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._by_person = people
         self._people: set[str] = set()
-        self._counted: dict[str, int] = {}  # turn > tokens of its answer that are counted
+        self._counted: dict[str, int] = {}  # turn > tokens of its answer that an earlier scrape has counted
         self._pool = PoolTotals()
+        self._book: TurnBook | None = None
         who = ("person",) if people else ()
         self._requests = self._counter("requests", "Requests that ended, by how.", ("outcome", *who))
         self._refusals = self._counter("refusals", "Requests that were refused, by code.", ("code",))
@@ -63,10 +64,13 @@ class Metrics:
 
     def watch(self, supervisor: Supervisor, book: TurnBook, monitor: Monitor) -> None:
         """Where to look for what stands at the moment of a scrape."""
+        self._book = book
         self._registry.register(_Now(supervisor, book, monitor, self._pool))
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """Everything, in the form that the Accept header asks for, and its content type."""
+        for turn in self._book.live if self._book else ():
+            self._count(turn)
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
@@ -87,7 +91,6 @@ class Metrics:
             self._gap.observe(gap_ms / 1000)
         elif turn.ttft_ms is not None:
             self._ttft.observe(turn.ttft_ms / 1000)
-        self._count(turn)
 
     def ended(self, turn: Turn) -> None:
         """The engine has let go of this turn, however it ended."""

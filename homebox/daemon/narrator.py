@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from homebox.daemon.answer import Delta
+from homebox.daemon.bell import to_beat
 from homebox.daemon.eventlog import EventLog
 from homebox.daemon.turns import Turn, Watcher
 from homebox.wire import events
@@ -80,11 +81,11 @@ class Narrator(Watcher):
     def grew(self) -> None:
         if self._timer is not None:
             return
-        wait = self._text_at + TEXT_EVERY_S - time.monotonic()
-        if wait <= 0:
+        now = time.monotonic()
+        if now - self._text_at >= TEXT_EVERY_S:
             self._flush()
         else:
-            self._timer = asyncio.get_running_loop().call_later(wait, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(to_beat(TEXT_EVERY_S), self._flush)
 
     def done(self) -> None:
         self._flush()

@@ -26,6 +26,7 @@ from homebox import config
 from homebox.config import Settings
 from homebox.daemon import lock, memory, tls
 from homebox.daemon.app import application, build
+from homebox.daemon.engine_process import WORKER, EngineProcess
 from homebox.daemon.engine_state import DORMANT
 from homebox.daemon.house import House
 from homebox.daemon.keys import Keys
@@ -33,7 +34,7 @@ from homebox.daemon.listen import bind, handed, parse_address
 from homebox.daemon.notify import Notifier
 from homebox.daemon.pulse import Pulse
 from homebox.daemon.reload import reload_on
-from homebox.daemon.supervisor import WORKER, Patience
+from homebox.daemon.supervisor import Patience
 from homebox.errors import HomeboxError, UsageError
 
 log = logging.getLogger("homebox.daemon")
@@ -212,12 +213,13 @@ async def run(
     settings: Settings,
     *,
     command: Sequence[str] = WORKER,
+    early: EngineProcess | None = None,
     patience: Patience | None = None,
     ready: Callable[[Server], None] = lambda server: None,
     reread: Callable[[], Settings] | None = None,
 ) -> None:
     """Serve until a signal ends it. A hang-up applies what `reread` returns; without it, or where it means that our
-    terminal is gone, it ends us like the others. Raises UsageError, NotAllowed, ModelNotFound or BadFile before anything
+    terminal is gone, it ends us like the others. `early`: the first engine's process, if it was started before. Raises UsageError, NotAllowed, ModelNotFound or BadFile before anything
     is open, and what the engine said when it will never run with these settings or this model."""
     notifier, given = Notifier.from_environment(), handed()
     memory.give_back()
@@ -226,7 +228,7 @@ async def run(
     asked, at_once, hung_up = _signals(reloads=reread is not None and not (sys.stdin and sys.stdin.isatty()))
     check(settings, state)
     holding = lock.hold(state)
-    house = build(settings, state, command=command, patience=patience)
+    house = build(settings, state, command=command, early=early, patience=patience)
     _say_unreadable(house)
     path = Path(given.getsockname()) if given else config.socket_path(settings)
     if given and settings.socket not in ("", str(path)):

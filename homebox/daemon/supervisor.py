@@ -13,14 +13,12 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from homebox import errors
-from homebox.daemon.engine_process import EngineProcess
+from homebox.daemon.engine_process import WORKER, EngineProcess
 from homebox.daemon.engine_state import CLOSED, DORMANT, EngineState, Happened, after
 from homebox.daemon.live import Live
 from homebox.daemon.patience import Patience, Retries
@@ -31,7 +29,6 @@ from homebox.wire.pause import Pause
 
 log = logging.getLogger("homebox.engine")
 
-WORKER = (sys.executable, "-m", "homebox.engine.worker")
 HOPELESS = ("usage_error",)  # a fault that another try with the same settings only repeats
 PAUSED_RETRY_S = 60.0  # when to come again, where nobody knows how long a pause lasts
 
@@ -68,10 +65,13 @@ class Supervisor:
         start: frames.Start,
         *,
         command: Sequence[str] = WORKER,
+        early: EngineProcess | None = None,
         patience: Patience | None = None,
         observers: Sequence[Callable[[frames.FromEngine], None]] = (),
     ) -> None:
+        """`early`: the first engine's process, if it was started before us."""
         self._start = start
+        self._early = early
         self._command = command
         self._patience = patience or Patience()
         self._observers = observers
@@ -249,6 +249,10 @@ class Supervisor:
     async def _run(self) -> None:
         retries = Retries(self._patience)
         while self.state is not EngineState.STOPPED:
+            if self.state in DORMANT and self._early:  # a box that was paused has no engine's process
+                early, self._early = self._early, None
+                await early.gone()
+                continue  # somebody may have resumed meanwhile
             if self.state in DORMANT:
                 await self._rest(None)
                 continue
@@ -295,7 +299,8 @@ class Supervisor:
         self._silence.heard()
         self._fault = None
         try:
-            process = self._process = await EngineProcess.spawn(self._command)
+            process = self._process = self._early or await EngineProcess.spawn(self._command)
+            self._early = None
         except OSError as error:
             self._bury(f"it cannot be started: {error}", was_ready=False)
             return End(False, None)
@@ -358,7 +363,7 @@ class Supervisor:
             case frames.StepStarted():
                 self._steps[frame.step] = frame
                 for name in frame.requests:
-                    if stream := self._live.get(name):
+                    if (stream := self._live.get(name)) and stream.phase is not Phase.DECODE:  # else it knows
                         self._live.tell(stream, stream.in_step)
             case frames.StepDone():
                 self._step_done(frame)
@@ -381,7 +386,7 @@ class Supervisor:
             stream = self._live.get(progress.id)
             if stream is None:
                 continue
-            self._live.tell(stream, partial(stream.progress, progress))
+            self._live.tell(stream, stream.progress, progress)
             if progress.finish == "error":
                 self._live.end(
                     stream,
@@ -393,10 +398,9 @@ class Supervisor:
                 self._live.end(stream, progress.finish, progress.detail)
         for place in done.places or ():
             if stream := self._live.get(place.id):
-                waiting = max(
-                    done.waiting, place.position
-                )  # a long line is told a while after it was counted
-                self._live.tell(stream, partial(stream.place, place.position, waiting, place.ahead))
+                # A long line is told a while after it was counted.
+                waiting = max(done.waiting, place.position)
+                self._live.tell(stream, stream.place, place.position, waiting, place.ahead)
         if done.progress:
             self._admit()
 

@@ -96,17 +96,17 @@ class Choice:
         if not progress.tokens:
             self.turn.prefilled()
             return
-        now = time.monotonic()
-        ending = progress.finish == "stop"
+        before, answer = self.tokens, self.answer
+        last = len(progress.tokens) - 1 if progress.finish == "stop" else -1
         for place, token in enumerate(progress.tokens):
             self.tokens += 1
-            if ending and place == len(progress.tokens) - 1:
+            if place == last:
                 break  # the end token is counted, never shown
-            self.answer.push(token, progress.logprobs[place] if place < len(progress.logprobs) else None)
-            if self.answer.stopped:
+            answer.push(token, progress.logprobs[place] if progress.logprobs else None)
+            if answer.stopped:
                 break
-        self.turn.spoke(self, now)
-        if self.answer.stopped:
+        self.turn.spoke(self, self.tokens - before, time.monotonic())
+        if answer.stopped:
             self.close("stop")
             self.turn.release(self)
 
@@ -159,6 +159,7 @@ class Turn:
         self.asked: Asked | None = None  # the request that began it
         self.state = TurnState.WAITING
         self.position: int | None = None
+        self.tokens_out = 0  # of all its choices
         self.created_at = time.monotonic()
         self.created_unix = int(time.time())
         self.started_at: float | None = None
@@ -225,7 +226,8 @@ class Turn:
         )
         self._on_step(self)
 
-    def spoke(self, choice: Choice, now: float) -> None:
+    def spoke(self, choice: Choice, tokens: int, now: float) -> None:
+        self.tokens_out += tokens
         gap_ms = (now - choice.last_token_at) * 1000 if choice.last_token_at else None
         choice.last_token_at = self.last_token_at = now
         first, self.first_token_at = self.first_token_at is None, self.first_token_at or now
@@ -275,10 +277,6 @@ class Turn:
     def tokens_in(self) -> int:
         """Each prompt counted once, however many choices it has."""
         return sum(len(prompt) for prompt in {id(c.prompt): c.prompt for c in self.choices}.values())
-
-    @property
-    def tokens_out(self) -> int:
-        return sum(choice.tokens for choice in self.choices)
 
     @property
     def usage(self) -> Usage:

@@ -65,6 +65,8 @@ class Usage:
     def __init__(self, state_dir: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = state_dir / "usage.db"
         self._clock = clock
+        # Whoever counts now and then, not with each token, adds what is new whenever somebody looks.
+        self.catch_up: Callable[[], None] = lambda: None
         self._new: dict[Place, Counts] = {}  # not written yet
         # Counted, by day and person; the day before as well, for a clock that is put back over midnight.
         self._days: dict[str, dict[str, int]] = {}
@@ -80,9 +82,15 @@ class Usage:
 
     def today(self, person: str) -> int:
         """What this person has used of the local day, in counted tokens."""
+        self.catch_up()
+        return self.added_today(person)
+
+    def added_today(self, person: str) -> int:
+        """Of that, what was added already."""
         return self._by_person().get(person, 0)
 
     def people_today(self) -> dict[str, int]:
+        self.catch_up()
         return dict(self._by_person())
 
     def add(self, person: str, key: str | None, counts: Counts) -> None:
@@ -128,6 +136,7 @@ class Usage:
     async def flush(self) -> None:
         """Everything that was counted is in the file, or kept for the next time if that fails, whoever asked for it
         and has left meanwhile."""
+        self.catch_up()
         if self._new:
             task = asyncio.create_task(self._write_new())
             self._under_way.add(task)

@@ -13,12 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-<<<<<<< HEAD
-from homebox.engine.blocks import KVSpace
-=======
 from homebox.engine.ahead import Ahead
-from homebox.engine.blocks import Group, KVSpace
->>>>>>> w5-loop
+from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import StepTime, chunk_load
 from homebox.engine.compute import Compute, choose
 from homebox.engine.core import Engine
@@ -38,11 +34,6 @@ class Built(NamedTuple):
     ready: Ready
 
 
-<<<<<<< HEAD
-def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> Built:
-    """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
-    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
-=======
 def build(
     start: Start,
     emit: Callable[[FromEngine], None],
@@ -50,8 +41,7 @@ def build(
     flush: Callable[[], None] = lambda: None,
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
-    GPU that is asked for is not there (yet)."""
->>>>>>> w5-loop
+    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
     if start.device.startswith("cuda") and not torch.cuda.is_available():
         raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
     if start.device not in ("auto", "cpu"):
@@ -64,19 +54,12 @@ def build(
     decoder, attention = compute.with_blocks(blocks)
     runner = Runner(decoder, attention, start.max_running, compute.sampling)
     step_time = _measure(runner, blocks * start.block_size, report)
-<<<<<<< HEAD
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
     context = compute.spec.context
     max_context = min(context, space.capacity_tokens())
     limits = Limits(context, start.max_running, start.max_chunk_tokens)
-    engine = Engine(Scheduler(limits, space, step_time), runner, emit, depth=start.depth)
-=======
-    space = KVSpace(groups, [blocks] * len(groups), start.block_size)
-    max_context = min(decoder.spec.context, space.capacity_tokens())
-    limits = Limits(decoder.spec.context, start.max_running, start.max_chunk_tokens)
     steps = runner if start.depth == 1 else Ahead(runner)
     engine = Engine(Scheduler(limits, space, step_time), steps, emit, depth=start.depth, flush=flush)
->>>>>>> w5-loop
     ready = Ready(
         pid=os.getpid(),
         device=f"cpu ({compute.threads} threads)",

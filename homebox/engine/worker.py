@@ -82,6 +82,11 @@ class Connection:
 
 def serve(connection: Connection) -> None:
     """Load what the first frame says, then run until told to stop or the socket closes."""
+    connection.send(Loading("torch"))
+    # Late, so that the daemon hears from us before torch has been read from disk; and before the first frame, because
+    # the daemon that sends it may be starting itself.
+    from homebox.engine.build import build
+
     start = connection.inbox.get()
     if not isinstance(start, Start):
         return
@@ -89,10 +94,6 @@ def serve(connection: Connection) -> None:
         raise HomeboxError(
             f"the daemon speaks frames of version {start.version}, this engine {frames.VERSION}"
         )
-    connection.send(Loading("torch"))
-    # Late, so that the daemon hears from us before torch has been read from disk.
-    from homebox.engine.build import build
-
     engine, ready = build(
         start, connection.emit, lambda stage, d, t: connection.send(Loading(stage, d, t)), connection.flush
     )

@@ -24,17 +24,16 @@ class Detokeniser:
         self.length = 0
         self._tokenizer = tokenizer
         self._skip_special = skip_special
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def push(self, token: int) -> str:
         """The text that this token makes certain; control tokens give none unless `skip_special` is off."""
-        return self._given(self._tokenizer.token_bytes(token, skip_special=self._skip_special), last=False)
+        text = self._decode(self._tokenizer.token_bytes(token, skip_special=self._skip_special))
+        self.length += len(text)
+        return text
 
     def flush(self) -> str:
         """At the end of the answer: a character that never became whole, as U+FFFD."""
-        return self._given(b"", last=True)
-
-    def _given(self, data: bytes, *, last: bool) -> str:
-        text = self._bytes.decode(data, last)
+        text = self._decode(b"", True)
         self.length += len(text)
         return text

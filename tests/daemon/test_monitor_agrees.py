@@ -13,10 +13,10 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
+from homebox.daemon.engine_process import WORKER
 from homebox.daemon.metrics import Metrics
 from homebox.daemon.monitor import ENDED_S, Monitor
 from homebox.daemon.patience import Patience
-from homebox.daemon.supervisor import WORKER
 from homebox.wire import events, frames
 
 from .box import Box, running, until

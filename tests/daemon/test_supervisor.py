@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from homebox.daemon.engine_process import EngineProcess
 from homebox.daemon.streams import Stream
 from homebox.daemon.supervisor import EngineState, Patience, Supervisor
 from homebox.errors import EngineFailed, HomeboxError, Unavailable, UsageError
@@ -98,6 +99,33 @@ def run(
         finally:
             await supervisor.stop()
         assert supervisor.pid is None
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_was_started_before_the_supervisor_is_its_first_one(model: Path) -> None:
+    async def main() -> None:
+        early = await EngineProcess.spawn(SCRIPT)
+        supervisor = Supervisor(frames.Start(str(model)), command=("/nowhere",), early=early)
+        supervisor.start()
+        await until(lambda: supervisor.state is EngineState.READY)
+        assert supervisor.pid == early.pid
+        await supervisor.stop()
+        await early.gone()  # whoever started it makes sure, and may do so twice
+
+    asyncio.run(main())
+
+
+def test_a_box_that_was_paused_lets_an_engine_that_was_started_early_go(model: Path) -> None:
+    async def main() -> None:
+        early = await EngineProcess.spawn(SCRIPT)
+        supervisor = Supervisor(frames.Start(str(model)), command=SCRIPT, early=early)
+        supervisor.start(Pause(by="mia", since=0.0))
+        assert await early.left(10.0)
+        supervisor.resume()
+        await until(lambda: supervisor.state is EngineState.READY)
+        assert supervisor.pid != early.pid
+        await supervisor.stop()
 
     asyncio.run(main())
 

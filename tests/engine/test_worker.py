@@ -93,6 +93,10 @@ def test_it_loads_answers_sleeps_and_leaves_with_its_socket(worker: Worker, tiny
     assert worker.process.wait(timeout=10) == 0
 
 
+def test_it_reads_torch_before_it_is_told_what_to_load(worker: Worker) -> None:
+    assert worker.until(Loading) == Loading("torch")
+
+
 def test_the_socket_closing_in_the_middle_of_an_answer_ends_the_process(
     worker: Worker, tiny_model: Path
 ) -> None:

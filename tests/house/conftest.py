@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from homebox.daemon.supervisor import WORKER, Patience
+from homebox.daemon.engine_process import WORKER
+from homebox.daemon.supervisor import Patience
 from tests.daemon.box import Box, running
 
 

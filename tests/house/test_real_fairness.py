@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from homebox.daemon.supervisor import WORKER, Patience
+from homebox.daemon.engine_process import WORKER
+from homebox.daemon.supervisor import Patience
 from homebox.wire import events
 from tests.daemon.box import Box, read_events, running
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from homebox.daemon.answer import Delta
+from homebox.daemon.bell import Bell, to_beat
 from homebox.daemon.chats import growing
 from homebox.daemon.chats.growing import Ending, Piece
 from homebox.daemon.chats.store import Chats
@@ -40,7 +41,7 @@ class Saver:
         self._tokens = tokens  # of the whole answer
         self._new = Piece()
         self._news = asyncio.Event()
-        self._hurry = asyncio.Event()  # enough tokens, the end, or somebody waits
+        self._hurry = Bell()  # enough tokens, the end, or somebody waits
         self._told = False
         self._turn: Turn | None = None
         self._notice: Callable[[str, str], None] = lambda code, message: None
@@ -69,7 +70,7 @@ class Saver:
 
     async def settle(self, within_s: float) -> None:
         """Try now. Raises what stands in the way if the answer has ended and is not on disk in time."""
-        self._hurry.set()
+        self._hurry.ring()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.kept.wait(), within_s)
         if not self.kept.is_set():
@@ -78,7 +79,7 @@ class Saver:
     async def leave(self) -> None:
         """The daemon stops: one last try."""
         self._leaving = True
-        self._hurry.set()
+        self._hurry.ring()
         if self._task:
             await asyncio.wait([self._task], timeout=LEAVE_S)
 
@@ -92,12 +93,12 @@ class Saver:
         self._new.tokens += ids
         self._news.set()
         if len(self._new.tokens) >= EVERY_TOKENS:
-            self._hurry.set()
+            self._hurry.ring()
 
     def ended(self, tell: Callable[[], None]) -> None:
         self._end = tell
         self._news.set()
-        self._hurry.set()
+        self._hurry.ring()
 
     # ---- to the disk
 
@@ -105,7 +106,7 @@ class Saver:
         try:
             while self._end is None:
                 await self._news.wait()
-                await self._pause(RETRY_S if self.trouble else EVERY_S)
+                await self._hurry.rung(RETRY_S if self.trouble else to_beat(EVERY_S))
                 if self._end is None:
                     await self._append()
             while not await self._try(growing.fold, self._ending(), durable=True):
@@ -113,7 +114,7 @@ class Saver:
                 if self._leaving:
                     log.error("an answer could not be saved", extra={"fields": {"person": self._person}})
                     return
-                await self._pause(RETRY_S)
+                await self._hurry.rung(RETRY_S)
             self.kept.set()
         finally:
             self._tell()
@@ -139,11 +140,6 @@ class Saver:
             self._notice("saved", "everything is saved again")
         self.trouble = None
         return True
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), seconds)
-        self._hurry.clear()
 
     def _tell(self) -> None:
         if self._end and not self._told:

@@ -7,7 +7,6 @@ reader gets fewer, larger chunks). A client that leaves ends its turn.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
 from typing import Any
 
 from aiohttp import web
@@ -121,11 +120,15 @@ async def _stream(
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    async for choices in _chunks(turn, waiter, writer):
-        lines = [shapes.envelope(turn, writer.chunk_kind, [choice]) for choice in choices]
-        if include_usage:
-            lines = [line | {"usage": None} for line in lines]
-        await response.write(b"".join(map(shapes.event, lines)) or shapes.KEEP_ALIVE)
+    chunks = shapes.Chunks(turn, writer.chunk_kind, {"usage": None} if include_usage else {})
+    await response.write(b"".join(map(chunks.event, writer.first(turn))) or shapes.KEEP_ALIVE)
+    choices = turn.choices
+    while choices:
+        moved = await waiter.moved(KEEP_ALIVE_S) or turn.state is TurnState.DONE
+        new = [chunk for choice in choices for chunk in _new(choice, writer)]
+        choices = [choice for choice in choices if not choice.closed]  # before others run: a write may wait
+        if new or not moved:
+            await response.write(b"".join(map(chunks.event, new)) or shapes.KEEP_ALIVE)
     if failed := _failure(turn):
         await response.write(shapes.event(openai_body(failed)))
     elif include_usage:
@@ -137,23 +140,13 @@ async def _stream(
     return response
 
 
-async def _chunks(turn: Turn, waiter: Waiter, writer: _Writer) -> AsyncIterator[list[dict[str, Any]]]:
-    """The new chunks of all choices, each time something is new; an empty list keeps the connection alive."""
-    yield writer.first(turn)
-    open_choices = list(turn.choices)
-    while open_choices:
-        moved = await waiter.moved(KEEP_ALIVE_S) or turn.state is TurnState.DONE
-        chunks: list[dict[str, Any]] = []
-        for choice in list(open_choices):
-            delta = choice.answer.take()
-            if delta:
-                chunks += writer.chunks(choice, delta)
-            if choice.closed:
-                open_choices.remove(choice)
-                if choice.finish in ("stop", "length"):
-                    chunks.append(writer.last(choice))
-        if chunks or not moved:
-            yield chunks
+def _new(choice: Choice, writer: _Writer) -> list[dict[str, Any]]:
+    """What is new of a choice that had not ended when it was last looked at."""
+    delta = choice.answer.take()
+    chunks = writer.chunks(choice, delta) if delta else []
+    if choice.finish in ("stop", "length"):
+        chunks.append(writer.last(choice))
+    return chunks
 
 
 def _failure(turn: Turn) -> HomeboxError | None:

@@ -32,6 +32,19 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": waiting\n\n"
 
 
+class Chunks:
+    """Writes the chunks of one answer. All but the choice is the same in each, and is made once."""
+
+    def __init__(self, turn: Turn, kind: str, more: dict[str, Any]) -> None:
+        """`more`: fields after the choices."""
+        body = msgspec.json.encode(envelope(turn, kind, []) | more)
+        before, _, after = body.rpartition(b"[]")
+        self._before, self._after = b"data: " + before + b"[", b"]" + after + b"\n\n"
+
+    def event(self, choice: dict[str, Any]) -> bytes:
+        return self._before + msgspec.json.encode(choice) + self._after
+
+
 def envelope(turn: Turn, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "id": turn.id,

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 
+from homebox.daemon.bell import Bell
 from homebox.daemon.turns import Turn, TurnState, Watcher
 
 
 class Waiter(Watcher):
     def __init__(self) -> None:
-        self._moved = asyncio.Event()
-
-    def grew(self) -> None:
-        self._moved.set()
-
-    def done(self) -> None:
-        self._moved.set()
+        self._bell = Bell()
+        self.grew = self.done = self._bell.ring  # type: ignore[method-assign]  # each token comes through here
 
     async def moved(self, within_s: float | None = None) -> bool:
         """Wait for news since the last call; False if there were none in time."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._moved.wait(), within_s)
-        was = self._moved.is_set()
-        self._moved.clear()
-        return was
+        return await self._bell.rung(within_s)
 
     async def until_done(self, turn: Turn) -> None:
         while turn.state is not TurnState.DONE:
