@@ -1,0 +1,68 @@
+"""How does a report look as a table of plain text? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from homebox.bench.results import TITLES, Report, Row
+from homebox.client.lines import pad, width
+
+_HEAD = (
+    ("", "", "total", "each", "first token, ms", "", "between two, ms", "", "busy", "batch"),
+    ("", "streams", "tok/s", "tok/s", "p50", "p95", "p50", "p95", "", ""),
+)
+
+
+def lines(report: Report) -> list[str]:
+    """Conditions, figures, notes."""
+    rows = [*_HEAD, *(_row(row) for row in report.rows)]
+    return [*_conditions(report), "", *_columns(rows), *(f"note: {note}" for note in report.notes)]
+
+
+def _conditions(report: Report) -> list[str]:
+    server, load, machine = report.server, report.load, report.machine
+    engine = server.get("engine") or {}
+    name = " ".join(str(part) for part in (server["name"], server.get("version")) if part)
+    how = [server["model"], server.get("quantisation"), server.get("device"), engine.get("attention")]
+    return [
+        f"{name or 'a server'} at {server['place']}: {', '.join(str(part) for part in how if part)}",
+        f"{load['prompt_tokens']} tokens in, {'up to ' if load['lengths'] == 'mixed' else ''}{load['max_tokens']} out, "
+        f"temperature 0, {'bursts' if load['arrivals'] == 'bursts' else 'closed loop'}; "
+        f"medians of {load['rounds']} rounds, alternating",
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB",
+    ]
+
+
+def _row(row: Row) -> tuple[str, ...]:
+    found, used = row.median, row.median.used
+    busy = used.device_percent if used.device_percent is not None else used.machine_cpu_percent
+    return (
+        TITLES[row.way],
+        str(row.streams),
+        f"{found.tok_s:.1f}",
+        f"{found.tok_s / row.streams:.1f}",
+        *(_ms(each) for each in (found.ttft_p50_ms, found.ttft_p95_ms, found.gap_p50_ms, found.gap_p95_ms)),
+        "n/a" if busy is None else f"{busy:.0f}%",
+        "n/a" if used.running is None else f"{used.running:.1f}",
+    )
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first to the left, figures to the right. A title that stands over two columns does not widen the first."""
+    widths = [max(width(row[place]) for row in rows[1:]) for place in range(len(rows[0]))]
+    found = []
+    for row in rows:
+        line = ""
+        for place, (cell, room) in enumerate(zip(row, widths, strict=True)):
+            room = max(room, 5) if place else room
+            line += (
+                pad(cell, room) if not place else "  " + (cell.rjust(room) if width(cell) <= room else cell)
+            )
+        found.append(line.rstrip())
+    return found
