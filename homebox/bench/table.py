@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from homebox.bench.results import TITLES, Report, Row
-from homebox.client.lines import pad, width
 
-_HEAD = (
-    ("", "", "total", "each", "first token, ms", "", "between two, ms", "", "busy", "batch"),
-    ("", "streams", "tok/s", "tok/s", "p50", "p95", "p50", "p95", "", ""),
+_HEAD = ("", "streams", "tok/s", "each", "TTFT p50", "p95", "gap p50", "p95", "busy", "batch")
+_MEANING = (
+    "tok/s: output tokens of all; each: of one stream; TTFT: ms to the first text; gap: ms between two pieces of an answer;",
+    "busy: the engine's share of the device; batch: answers in it, on average. One at a time: TTFT is without the wait for",
+    "those before.",
 )
 
 
 def lines(report: Report) -> list[str]:
     """Conditions, figures, notes."""
-    rows = [*_HEAD, *(_row(row) for row in report.rows)]
-    return [*_conditions(report), "", *_columns(rows), *(f"note: {note}" for note in report.notes)]
+    rows = [_HEAD, *(_row(row) for row in report.rows)]
+    return [*_conditions(report), "", *_columns(rows), *_MEANING, *(f"note: {note}" for note in report.notes)]
 
 
 def _conditions(report: Report) -> list[str]:
@@ -54,15 +55,9 @@ def _ms(value: float | None) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first to the left, figures to the right. A title that stands over two columns does not widen the first."""
-    widths = [max(width(row[place]) for row in rows[1:]) for place in range(len(rows[0]))]
-    found = []
-    for row in rows:
-        line = ""
-        for place, (cell, room) in enumerate(zip(row, widths, strict=True)):
-            room = max(room, 5) if place else room
-            line += (
-                pad(cell, room) if not place else "  " + (cell.rjust(room) if width(cell) <= room else cell)
-            )
-        found.append(line.rstrip())
-    return found
+    """The first to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:{'>' if place else '<'}{widths[place]}}" for place, cell in enumerate(row)).rstrip()
+        for row in rows
+    ]

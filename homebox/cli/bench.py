@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from homebox.cli import terminal
+from homebox.cli import columns, terminal
 from homebox.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -60,22 +60,24 @@ def bench(
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="The key for --url.")] = None,
     json: Annotated[
         str | None,
-        typer.Option(
-            "--json",
-            is_flag=False,
-            flag_value="-",
-            metavar="[FILE]",
-            help="The report as JSON, into a file or instead of the table.",
-        ),
+        typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is standard output."),
+    ] = None,
+    svg: Annotated[
+        str | None, typer.Option("--svg", metavar="FILE", help="Draw the report as a picture.")
     ] = None,
 ) -> int:
-    """Measure: one at a time, static batches, continuous batching.
+    """Measure how many the box can serve at once, and how fast it is for each.
+
+    The same answers one at a time, in static batches (so many at once, the next when all are done) and continuously (the
+    next as soon as one is done): tokens per second in all, and for each person the time to the first text and between
+    two pieces of it. It needs some minutes, and the box to itself.
 
     Examples:
 
     \b
       homebox bench
       homebox bench --streams 1,8 --rounds 1 --lengths mixed
+      homebox bench --json report.json --svg report.svg
       homebox bench --url http://localhost:8000 --json other.json
     """
     from homebox.bench.load import Load
@@ -92,22 +94,25 @@ def bench(
     if key and not url:
         raise UsageError("--key goes with --url", hint="The box's own key is HOMEBOX_KEY.")
     terminal.prepare_stdout()
-    return _run(load, url, key, model, json)
+    return _run(_target(url, key), load, model, json, svg)
 
 
-def _run(load: Load, url: str | None, key: str | None, model: str | None, json: str | None) -> int:
-    from homebox.bench import results, table
+def _run(target: Target, load: Load, model: str | None, json: str | None, svg: str | None) -> int:
+    from homebox.bench import chart, picture, results, table
     from homebox.bench.run import bench as measured
 
     progress = _Progress()
     try:
-        report = asyncio.run(measured(_target(url, key), load, model, progress))
+        report = asyncio.run(measured(target, load, model, progress))
     finally:
         progress.clear()
     if json:
         _write(json, results.encode(report))
-    if json != "-":
-        sys.stdout.write("\n".join([*table.lines(report), ""]))
+    if svg:
+        _write(svg, picture.svg(report))
+    if "-" not in (json, svg):
+        drawn = chart.lines(report, cells=columns.room() or 80, ascii=terminal.only_ascii())
+        sys.stdout.write("\n".join([*table.lines(report), "", *drawn, ""]))
     return 0
 
 
