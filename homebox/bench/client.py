@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,7 +129,7 @@ class Client:
 
     async def json(self, path: str) -> Any:
         """What GET says, or None where the server knows no such path or answers anything but JSON."""
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
+        with contextlib.suppress(aiohttp.ClientError, OSError, msgspec.DecodeError):
             async with self._http.get(self._at(path), timeout=_limit(30.0)) as answer:
                 if answer.status == 200:
                     return msgspec.json.decode(await answer.read())
@@ -261,16 +260,6 @@ def base(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--url is {url!r}", hint="Write it like http://localhost:8000")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)
 
 
 def _limit(silence_s: float) -> aiohttp.ClientTimeout:

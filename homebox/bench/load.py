@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from homebox.bench.client import Client, Delivered, percentile
+from homebox.bench.client import Client, Delivered
+from homebox.bench.figures import percentile
 from homebox.bench.prompts import Lengths, Prompts, lengths
 from homebox.bench.results import Figures, Row, Way, middle
 from homebox.bench.watch import Watch

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from homebox.bench.client import median
+from homebox.bench.figures import median
 
 SCHEMA = 1
 Way = Literal["one", "static", "continuous"]

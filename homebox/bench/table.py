@@ -17,7 +17,8 @@ _MEANING = (
 def lines(report: Report) -> list[str]:
     """Conditions, figures, notes."""
     rows = [_HEAD, *(_row(row) for row in report.rows)]
-    return [*_conditions(report), "", *_columns(rows), *_MEANING, *(f"note: {note}" for note in report.notes)]
+    notes = [f"note: {note}" for note in report.notes]
+    return [*_conditions(report), "", *_columns(rows), *_MEANING, *notes, *_quality(report)]
 
 
 def _conditions(report: Report) -> list[str]:
@@ -31,6 +32,29 @@ def _conditions(report: Report) -> list[str]:
         f"temperature 0, {'bursts' if load['arrivals'] == 'bursts' else 'closed loop'}; "
         f"medians of {load['rounds']} rounds, alternating",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB",
+    ]
+
+
+def _quality(report: Report) -> list[str]:
+    if report.quality is None:
+        return []
+    goal = report.quality["goal"]
+    rows = [("", "batch", "tokens", "top-1", "mean KL", "KL p99", "perplexity", "of fp32")]
+    for row in report.quality["rows"]:
+        figures = (f"{row['kl_mean']:.5f}", f"{row['kl_p99']:.5f}", f"{row['perplexity']:.3f}")
+        agreement, of_fp32 = f"{100 * row['agreement']:.2f}%", f"{row['perplexity_reference']:.3f}"
+        rows.append(
+            (f"{row['read']}s", str(row["batch"]), f"{row['positions']:,}", agreement, *figures, of_fp32)
+        )
+    kept = all(
+        row["agreement"] >= goal["agreement"] and row["kl_mean"] <= goal["kl_mean"]
+        for row in report.quality["rows"]
+    )
+    return [
+        "",
+        f"quality, against {report.quality['reference']}; at least {100 * goal['agreement']:g}% top-1 and at most "
+        f"{goal['kl_mean']:g} mean KL: {'kept' if kept else 'MISSED'}",
+        *_columns(rows),
     ]
 
 

@@ -11,15 +11,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
 from homebox.cli import columns, terminal
+from homebox.client.sanitise import clean
 from homebox.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from homebox.bench.client import Target
     from homebox.bench.load import Load
-    from homebox.bench.results import Way
+    from homebox.bench.results import Report, Way
 
 MOST_STREAMS = 1024
 _BAR = 24
@@ -58,6 +60,9 @@ def bench(
         typer.Option("--url", metavar="URL", help="Another server of OpenAI's dialect, instead of the box."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="The key for --url.")] = None,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Also how near the answers are to the model as fp32.")
+    ] = False,
     json: Annotated[
         str | None,
         typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is standard output."),
@@ -93,27 +98,42 @@ def bench(
     )
     if key and not url:
         raise UsageError("--key goes with --url", hint="The box's own key is HOMEBOX_KEY.")
+    if quality and url:
+        raise UsageError("--quality is of the box's own engine", hint="Leave --url out.")
     terminal.prepare_stdout()
-    return _run(_target(url, key), load, model, json, svg)
+    report = _measured(_target(url, key), load, model, quality)
+    _put(report, json, svg)
+    return 0
 
 
-def _run(target: Target, load: Load, model: str | None, json: str | None, svg: str | None) -> int:
-    from homebox.bench import chart, picture, results, table
+def _measured(target: Target, load: Load, model: str | None, quality: bool) -> Report:
+    from homebox import config
+    from homebox.bench import quality_process
     from homebox.bench.run import bench as measured
+    from homebox.library.store import Library
 
     progress = _Progress()
     try:
         report = asyncio.run(measured(target, load, model, progress))
+        if quality:
+            library = Library(config.state_dir(config.load().settings))
+            found = quality_process.measured(library.path(report.server["model"]), progress)
+            report = msgspec.structs.replace(report, quality=found)
     finally:
         progress.clear()
+    return report
+
+
+def _put(report: Report, json: str | None, svg: str | None) -> None:
+    from homebox.bench import chart, picture, results, table
+
     if json:
         _write(json, results.encode(report))
     if svg:
         _write(svg, picture.svg(report))
     if "-" not in (json, svg):
         drawn = chart.lines(report, cells=columns.room() or 80, ascii=terminal.only_ascii())
-        sys.stdout.write("\n".join([*table.lines(report), "", *drawn, ""]))
-    return 0
+        sys.stdout.write(clean("\n".join([*table.lines(report), "", *drawn])) + "\n")
 
 
 def _target(url: str | None, key: str | None) -> Target:

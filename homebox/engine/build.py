@@ -19,7 +19,7 @@ from homebox.engine.core import Engine
 from homebox.engine.runner import Runner
 from homebox.engine.scheduler import Limits, Scheduler
 from homebox.errors import DeviceMissing, UsageError
-from homebox.kernels.attention import PagedCache
+from homebox.kernels.attention import Attention, PagedCache
 from homebox.kernels.reference import ReferenceAttention
 from homebox.model.decoder import Decoder
 from homebox.model.loader import Report, load, weight_bytes
@@ -28,6 +28,7 @@ from homebox.wire.frames import FromEngine, Ready, Start
 
 AUTO_KV_BYTES = 2 * 2**30
 LEAST_BLOCKS = 8
+_DTYPE = torch.float32  # of activations, keys and values
 _MEASURED_TOKENS = (1, 1, 16, 16, 128, 128)
 
 
@@ -36,22 +37,18 @@ class Built(NamedTuple):
     ready: Ready
 
 
+class Parts(NamedTuple):
+    """What computes, in the configuration that `Start` asks for; when is another question."""
+
+    decoder: Decoder
+    attention: Attention
+    groups: list[Group]
+    blocks: int  # of each group
+
+
 def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> Built:
-    """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
-    GPU that is asked for is not there (yet)."""
-    if start.device.startswith("cuda") and not torch.cuda.is_available():
-        raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
-    if start.device not in ("auto", "cpu"):
-        raise UsageError(
-            f"device {start.device!r} is not supported yet; this engine computes on the CPU",
-            hint='Use "auto" or "cpu".',
-        )
-    torch.set_num_threads(start.threads or len(os.sched_getaffinity(0)))
-    device, dtype = torch.device("cpu"), torch.float32
-    decoder = load(Path(start.model_dir), dtype, device, report)
-    groups = layer_groups(decoder.spec)
-    cache, blocks = _cache(start, decoder.spec, groups, dtype, device)
-    attention = ReferenceAttention(cache, tuple(g.window for g in groups), decoder.spec.heads)
+    """Raises what `parts` raises."""
+    decoder, attention, groups, blocks = parts(start, report)
     runner = Runner(decoder, attention, start.max_running)
     step_time = _measure(runner, blocks * start.block_size, report)
     space = KVSpace(groups, [blocks] * len(groups), start.block_size)
@@ -65,13 +62,32 @@ def build(start: Start, emit: Callable[[FromEngine], None], report: Report) -> B
         vocab_size=decoder.spec.vocab_size,
         block_size=start.block_size,
         total_blocks=blocks,
-        kv_bytes=blocks * _block_bytes(start, decoder.spec, groups, dtype),
+        kv_bytes=blocks * _block_bytes(start, decoder.spec, groups, _DTYPE),
         weight_bytes=weight_bytes(decoder),
         max_running=start.max_running,
         attention=attention.name,
         notes=_notes(decoder, max_context),
     )
     return Built(engine, ready)
+
+
+def parts(start: Start, report: Report) -> Parts:
+    """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
+    GPU that is asked for is not there (yet)."""
+    if start.device.startswith("cuda") and not torch.cuda.is_available():
+        raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
+    if start.device not in ("auto", "cpu"):
+        raise UsageError(
+            f"device {start.device!r} is not supported yet; this engine computes on the CPU",
+            hint='Use "auto" or "cpu".',
+        )
+    torch.set_num_threads(start.threads or len(os.sched_getaffinity(0)))
+    device = torch.device("cpu")
+    decoder = load(Path(start.model_dir), _DTYPE, device, report)
+    groups = layer_groups(decoder.spec)
+    cache, blocks = _cache(start, decoder.spec, groups, _DTYPE, device)
+    attention = ReferenceAttention(cache, tuple(g.window for g in groups), decoder.spec.heads)
+    return Parts(decoder, attention, groups, blocks)
 
 
 def layer_groups(spec: DecoderSpec) -> list[Group]:
