@@ -25,6 +25,7 @@ Step = Callable[[str, int, int], None]  # what is measured, requests done, of ho
 TURNS = 2  # answers that a stream gets in a phase
 FEWEST = 4  # answers of a phase
 _WARM_TOKENS = 8
+_FITTINGS = 3  # the words of a prompt are not all equally many tokens, and its tag has some, too
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def requests(streams: int) -> int:
 
 async def warm_up(client: Client, load: Load, prompts: Prompts) -> None:
     """Not counted: fits the prompts to their length in tokens, and has as many answers at once as will be."""
-    done = await client.complete(prompts.next(), _WARM_TOKENS)
-    if done.prompt_tokens:
-        prompts.fitted(load.prompt_tokens, done.prompt_tokens)
+    for _ in range(_FITTINGS):
+        done = await client.complete(prompts.next(), _WARM_TOKENS)
+        prompts.fitted(load.prompt_tokens, done.prompt_tokens or prompts.words)
     most = max((count for _, count in load.phases()), default=1)
     await _together(client, prompts, [_WARM_TOKENS] * most, lambda: None)
 

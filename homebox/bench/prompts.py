@@ -28,7 +28,7 @@ _WORDS = _COMMON.split()
 class Prompts:
     """The prompts of one run. `words` of them make about as many tokens as were asked for."""
 
-    def __init__(self, seed: int, words: int) -> None:
+    def __init__(self, seed: int, words: int = 50) -> None:
         self._seed, self.words = seed, words
         self._run = f"{time.time_ns() // 1000 % 36**4:06d}"
         self._made = 0
@@ -41,7 +41,7 @@ class Prompts:
 
     def fitted(self, wanted_tokens: int, measured_tokens: int) -> None:
         """So many tokens did a prompt of `words` make; from now on they make about `wanted_tokens`."""
-        self.words = max(1, self.words + wanted_tokens - measured_tokens)
+        self.words = max(1, round(self.words * wanted_tokens / measured_tokens))
 
 
 def lengths(kind: Lengths, count: int, longest: int, seed: int) -> list[int]:

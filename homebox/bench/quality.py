@@ -1,13 +1,14 @@
 """Does the engine's configuration still say what the model would have said?
 
-    python -m homebox.bench.quality MODEL_DIR [--batches 1,4,16,32]
+    OMP_WAIT_POLICY=PASSIVE python -m homebox.bench.quality MODEL_DIR [--batches 1,4,16,32]
 
 Next-token agreement and the mean Kullback-Leibler divergence of the configuration that the engine uses by default, from
 the same checkpoint's weights as fp32 with the reference kernels, over the texts in `texts/`: at every position of a text
 both get the text so far and say what comes next. Once as prompts are read, a window of text in one chunk, and once as
 answers are written, a token a step with so many texts in the batch. All that is needed of each side is a function from
 token ids to logits for every position (`Teacher`). A process of its own, since it holds the model twice; progress and
-result are JSON lines on standard output, which `homebox bench --quality` reads.
+result are JSON lines on standard output, which `homebox bench --quality` reads (and which sets OMP_WAIT_POLICY as the
+engine's process does: threads that spin while they wait make this many times slower on a machine that is busy).
 """
 
 from __future__ import annotations
@@ -167,9 +168,8 @@ def chosen(texts: Windows, batch: int) -> list[Windows]:
     return [picked[first : first + batch] for first in range(0, count, batch)]
 
 
-def measure(model_dir: Path, batches: Sequence[int], report: Progress) -> dict[str, Any]:
-    """All that `--json` of `homebox bench` says under `quality`."""
-    texts = windows(model_dir, max(*batches, _LEAST_WINDOWS))
+def measure(model_dir: Path, texts: Windows, batches: Sequence[int], report: Progress) -> dict[str, Any]:
+    """All that `--json` of `homebox bench` says under `quality`. There are at least as many texts as the largest batch."""
     longest = len(texts[0])
     reference = reference_side(model_dir, len(texts), longest, report)
     engine = engine_side(model_dir, len(texts), longest, report)
@@ -216,7 +216,8 @@ def main() -> None:
     try:
         check_memory(args.model_dir)
         batches = [int(each) for each in args.batches.split(",")]
-        found = measure(args.model_dir, batches, lambda stage, n, of: say(stage=stage, done=n, total=of))
+        texts = windows(args.model_dir, max(*batches, _LEAST_WINDOWS))
+        found = measure(args.model_dir, texts, batches, lambda what, n, of: say(stage=what, done=n, total=of))
     except HomeboxError as error:
         say(error=error.as_dict())
         raise SystemExit(1) from None

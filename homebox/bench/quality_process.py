@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,8 @@ def measured(
     """Raises what the process said, UsageError where there is no torch, EngineFailed where it died."""
     found: dict[str, Any] | None = None
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen([*command, str(model_dir)], stdout=subprocess.PIPE, stderr=said)
+        env = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ  # as the engine's process has it
+        process = subprocess.Popen([*command, str(model_dir)], stdout=subprocess.PIPE, stderr=said, env=env)
         try:
             assert process.stdout is not None
             for line in process.stdout:

@@ -37,7 +37,7 @@ async def _measured(client: Client, load: Load, model: str | None, step: Step) -
     ours = isinstance(health, dict) and "state" in health
     server = await _server(client, health if ours else None)
     notes = _notes(client, health if ours else {})
-    prompts = Prompts(load.seed, load.prompt_tokens)
+    prompts = Prompts(load.seed)
     async with watching(client, ours=ours) as watch:
         step("warming up", 0, 0)
         await warm_up(client, load, prompts)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from homebox.bench.results import TITLES, WAYS, Figures, Report, Way
 
-THROUGHPUT = "output tokens per second, all together"
-LATENCY = "ms between two pieces of one answer, p95"
+THROUGHPUT = "output tokens a second, all streams"
+LATENCY = "ms between two pieces of text, p95"
 FIRST = "ms to the first text, p95"
 
 
