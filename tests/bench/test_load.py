@@ -59,9 +59,9 @@ def test_in_a_closed_loop_each_asks_again_as_soon_as_answered() -> None:
 
 
 def test_in_bursts_half_of_them_come_at_once() -> None:
-    server = arrive(load._bursts, [9] * 4 + [5, 5, 9, 9, 9, 9, 9, 9], 4)
+    server = arrive(load._bursts, [3, 6, 20, 20, 20, 20, 20, 20], 4)
     assert server.there[:4] == [1, 2, 3, 4] and max(server.there) == 4
-    assert server.there[4:6] == [1, 2], "the next burst came before half of the answers had ended"
+    assert server.there[4:6] == [3, 4], "the next burst did not wait until half of the answers had ended"
 
 
 @pytest.mark.parametrize("kind", ["fixed", "mixed"])
