@@ -1,1 +1,1 @@
-"""How fast is it, against what? Load generators and reports; never imported by the product."""
+"""How fast is it, against what? Load generators and reports; `homebox bench` imports what it needs, nothing else does."""

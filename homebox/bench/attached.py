@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 
 from homebox.bench import kills, scripted, stops
-from homebox.bench.server import median, percentile, serving
+from homebox.bench.figures import median, percentile
+from homebox.bench.server import serving
 from homebox.client import stream
 from homebox.client.connection import Daemon, Reply
 from homebox.errors import DaemonUnreachable

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from homebox.bench import attached, chat_screen, monitor, prompt_paste, scripted, start
-from homebox.bench.server import median
+from homebox.bench.figures import median
 
 MARKS = {None: "", True: "kept", False: "MISSED"}
 

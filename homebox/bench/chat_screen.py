@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from homebox.bench import screen, scripted
+from homebox.bench.figures import median, percentile
 from homebox.bench.screen import Row, answer, fenced, listed, report, words
-from homebox.bench.server import median, percentile
 from homebox.bench.terminal import Terminal, running
 from homebox.client.connection import Daemon
 from homebox.wire.chats import EXPORT_VERSION, ExportedChat, ExportedMessage

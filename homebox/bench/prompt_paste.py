@@ -20,7 +20,7 @@ import termios
 import time
 from collections.abc import Sequence
 
-from homebox.bench.server import median
+from homebox.bench.figures import median
 
 DEADLINE_S = 60.0
 _LINE = "a line of an ordinary document, pasted\r"

@@ -28,7 +28,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Markdown, TextArea
 
-from homebox.bench.server import percentile
+from homebox.bench.figures import percentile
 from homebox.tui.answer.view import AnswerView
 
 SIZE = (100, 40)

@@ -19,9 +19,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-
-from homebox.bench.server import Delivered, Server, complete, connect, median, percentile, serving
+from homebox.bench.client import Client, Delivered, Target, connect
+from homebox.bench.figures import median, percentile
+from homebox.bench.server import Server, serving
 
 STREAM_PROMPT = 100
 QUESTION_TOKENS = 20
@@ -53,15 +53,13 @@ def engine_p95_ms(server: Server, since_s: float, until_s: float, rows: int) -> 
     return percentile([(b - a) * 1e3 for a, b in itertools.pairwise(ends)], 0.95)
 
 
-async def one_round(
-    http: aiohttp.ClientSession, server: Server, model: str, args: argparse.Namespace
-) -> Round:
-    question_alone = await complete(http, "mia", model, prompt(QUESTION_TOKENS), 4, Delivered())
-    document_alone = await complete(http, "dad", model, prompt(args.document), 4, Delivered())
+async def one_round(client: Client, server: Server, args: argparse.Namespace) -> Round:
+    question_alone = await client.complete(prompt(QUESTION_TOKENS), 4, Delivered(), person="mia")
+    document_alone = await client.complete(prompt(args.document), 4, Delivered(), person="dad")
 
     streams = [Delivered() for _ in range(args.streams)]
     running = [
-        asyncio.create_task(complete(http, f"person{i}", model, prompt(STREAM_PROMPT), args.max_tokens, out))
+        asyncio.create_task(client.complete(prompt(STREAM_PROMPT), args.max_tokens, out, person=f"person{i}"))
         for i, out in enumerate(streams)
     ]
     await asyncio.gather(*(out.flowing.wait() for out in streams))
@@ -69,9 +67,9 @@ async def one_round(
     await asyncio.sleep(ALONE_S)
     arrival = time.monotonic()
     document_out = Delivered()
-    document = asyncio.create_task(complete(http, "dad", model, prompt(args.document), 4, document_out))
+    document = asyncio.create_task(client.complete(prompt(args.document), 4, document_out, person="dad"))
     await asyncio.sleep(0.5)
-    question = await complete(http, "mia", model, prompt(QUESTION_TOKENS), 4, Delivered())
+    question = await client.complete(prompt(QUESTION_TOKENS), 4, Delivered(), person="mia")
     await document
     read = document_out.at_s[0]
     if any(out.done_s and out.done_s < read for out in streams):
@@ -93,10 +91,11 @@ async def one_round(
 
 async def measure(server: Server, args: argparse.Namespace) -> list[Round]:
     rounds = []
-    async with connect(server.socket) as http:
-        await complete(http, "warm", args.model, prompt(STREAM_PROMPT), 16, Delivered())
+    async with connect(Target(socket=server.socket)) as client:
+        await client.learn(args.model)
+        await client.complete(prompt(STREAM_PROMPT), 16, Delivered(), person="warm")
         for i in range(args.rounds):
-            rounds.append(await one_round(http, server, args.model, args))
+            rounds.append(await one_round(client, server, args))
             print(f"round {i + 1} of {args.rounds}: {rounds[-1]}", file=sys.stderr)
     return rounds
 

@@ -53,6 +53,7 @@ COMMANDS = {
     "usage": Entry("homebox.cli.usage:usage", "Requests and tokens by day and person."),
     "audit": Entry("homebox.cli.audit:audit", "Who did what on this box, and when."),
     "config": Entry("homebox.cli.config:app", "Which settings hold, and where they come from."),
+    "bench": Entry("homebox.cli.bench:bench", "Measure how fast the box is, and for how many at once."),
     "doctor": Entry("homebox.cli.doctor.command:doctor", "Find out what is wrong, and what to do about it."),
     "tls": Entry("homebox.cli.tls:app", "A certificate for the box, to be reached over TLS."),
     "backup": Entry("homebox.cli.backup:backup", "Save chats, people, keys and configuration in one file."),
@@ -67,7 +68,7 @@ GROUPS = {
     "About you": ("whoami", "usage", "completion", "version"),
     "Run the box": (
         *("models", "serve", "service", "pause", "resume", "people", "audit"),
-        *("config", "doctor", "tls", "backup", "restore"),
+        *("config", "bench", "doctor", "tls", "backup", "restore"),
     ),
 }
 

@@ -21,7 +21,10 @@ from homebox.engine.core import Engine
 from homebox.engine.runner import Runner
 from homebox.engine.scheduler import Limits, Scheduler
 from homebox.errors import DeviceMissing, UsageError
+from homebox.kernels.attention import Attention
+from homebox.model.decoder import Decoder
 from homebox.model.loader import Report
+from homebox.model.native import NativeDecoder
 from homebox.wire.frames import FromEngine, Ready, Start
 
 AUTO_KV_BYTES = 2 * 2**30
@@ -34,24 +37,23 @@ class Built(NamedTuple):
     ready: Ready
 
 
+class Parts(NamedTuple):
+    """What computes, in the configuration that `Start` asks for; when is another question."""
+
+    compute: Compute
+    decoder: Decoder | NativeDecoder
+    attention: Attention
+    blocks: int  # of each group
+
+
 def build(
     start: Start,
     emit: Callable[[FromEngine], None],
     report: Report,
     flush: Callable[[], None] = lambda: None,
 ) -> Built:
-    """`emit` may hold frames back until `flush`. Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
-    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
-    if start.device.startswith("cuda") and not torch.cuda.is_available():
-        raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
-    if start.device not in ("auto", "cpu"):
-        raise UsageError(
-            f"device {start.device!r} is not supported yet; this engine computes on the CPU",
-            hint='Use "auto" or "cpu".',
-        )
-    compute = choose(start, report)
-    blocks = _blocks(start, compute)
-    decoder, attention = compute.with_blocks(blocks)
+    """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
+    compute, decoder, attention, blocks = parts(start, report)
     runner = Runner(decoder, attention, start.max_running, compute.sampling)
     step_time = _measure(runner, blocks * start.block_size, report)
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
@@ -75,6 +77,21 @@ def build(
         notes=[*compute.notes, *_notes(context, max_context)],
     )
     return Built(engine, ready)
+
+
+def parts(start: Start, report: Report) -> Parts:
+    """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
+    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
+    if start.device.startswith("cuda") and not torch.cuda.is_available():
+        raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
+    if start.device not in ("auto", "cpu"):
+        raise UsageError(
+            f"device {start.device!r} is not supported yet; this engine computes on the CPU",
+            hint='Use "auto" or "cpu".',
+        )
+    compute = choose(start, report)
+    blocks = _blocks(start, compute)
+    return Parts(compute, *compute.with_blocks(blocks), blocks)
 
 
 def _blocks(start: Start, compute: Compute) -> int:

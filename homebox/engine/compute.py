@@ -68,7 +68,9 @@ def choose(start: Start, report: Report) -> Compute:
         raise KernelsMissing(f'kernels = "native", and {why}', hint=f'{hint} kernels = "auto".')
     if isinstance(found, Native) and not why:
         return _native(start, folder, found, placement, report)
-    note = found.note if isinstance(found, Absent) else f"{why}: the reference kernels run, several times slower"
+    note = (
+        found.note if isinstance(found, Absent) else f"{why}: the reference kernels run, several times slower"
+    )
     return _reference(start, folder, placement, report, [note])
 
 
@@ -131,9 +133,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
     )
 
 
-def _reference(
-    start: Start, folder: Path, placement: Placement, report: Report, notes: list[str]
-) -> Compute:
+def _reference(start: Start, folder: Path, placement: Placement, report: Report, notes: list[str]) -> Compute:
     device, dtype = torch.device("cpu"), torch.float32
     decoder = load(folder, dtype, device, report)
     spec = decoder.spec
@@ -158,7 +158,9 @@ def _reference(
         threads=placement.threads,
         weights="fp32",
         weight_bytes=weight_bytes(decoder),
-        block_bytes=PagedCache.block_bytes(spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype),
+        block_bytes=PagedCache.block_bytes(
+            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype
+        ),
         with_blocks=with_blocks,
         sampling=REFERENCE,
         notes=notes,

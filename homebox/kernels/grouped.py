@@ -56,7 +56,9 @@ def quantise(weight: torch.Tensor, bits: Bits) -> Grouped:
         return Grouped(8, codes.view(weight.shape), scales)
     low, high = groups.amin(dim=-1), groups.amax(dim=-1)
     scales, minimums = ((high - low) / 15).half(), low.half()
-    codes = ((groups - minimums.float()[..., None]) / _never_zero(scales)).round().clamp(0, 15).to(torch.uint8)
+    codes = (
+        ((groups - minimums.float()[..., None]) / _never_zero(scales)).round().clamp(0, 15).to(torch.uint8)
+    )
     return Grouped(4, codes.view(weight.shape), scales, minimums)
 
 

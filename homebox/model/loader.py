@@ -157,9 +157,7 @@ def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Rep
     return Decoder(spec, Weights(embedding, layers, norm, head))
 
 
-def _build_native(
-    source: Source, functions: ctypes.CDLL, quantize: str, report: Report
-) -> NativeWeights:
+def _build_native(source: Source, functions: ctypes.CDLL, quantize: str, report: Report) -> NativeWeights:
     spec = source.spec
     if not runs_natively(spec):
         raise BadFile(

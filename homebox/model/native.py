@@ -96,8 +96,7 @@ class NativeDecoder:
             self._functions.hb_decoder_free(handle)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
-        """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told; `positions` are the same.
-        """
+        """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told; `positions` are the same."""
         assert attention is self._attention
         hidden = torch.empty(len(ids), self.spec.hidden)
         self._functions.hb_decoder_step(

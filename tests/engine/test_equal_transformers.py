@@ -66,7 +66,12 @@ def run(model_dir: Path, prompts: list[list[int]], depth: int = 1) -> list[list[
     spec = read_spec(model_dir)
     block_bytes = PagedCache.block_bytes(spec.layers, 16, spec.kv_heads, spec.head_dim, torch.float32)
     start = Start(
-        str(model_dir), kv_bytes=BLOCKS * block_bytes, max_chunk_tokens=32, max_running=16, depth=depth, quantize="none"
+        str(model_dir),
+        kv_bytes=BLOCKS * block_bytes,
+        max_chunk_tokens=32,
+        max_running=16,
+        depth=depth,
+        quantize="none",
     )
     engine, ready = build(start, frames.append, lambda *a: None)
     assert ready.total_blocks == BLOCKS

@@ -13,6 +13,7 @@ from homebox.daemon.engine_state import CLOSED
 from homebox.daemon.house import PERSON, House, house_of
 from homebox.daemon.monitor import detail
 from homebox.daemon.supervisor import EngineState
+from homebox.wire.frames import Ready
 
 LOST = CLOSED | {EngineState.RESTARTING, EngineState.NO_DEVICE}
 
@@ -55,8 +56,16 @@ def _known(house: House) -> dict[str, Any]:
         "progress": progress,
         "pause": house.supervisor.paused,
         "device": ready.device if ready else None,
+        "quantisation": house.book.manifest.quantisation,
+        "engine": _engine(ready) if ready else None,
         "running": snapshot.running,
         "waiting": snapshot.waiting,
         "uptime_s": round(house.monitor.uptime_s, 1),
         "version": homebox.__version__,
     }
+
+
+def _engine(ready: Ready) -> dict[str, Any]:
+    """What the engine says of itself: how it computes, in how much memory."""
+    said: dict[str, Any] = msgspec.to_builtins(ready)
+    return {name: value for name, value in said.items() if name not in ("type", "pid")}

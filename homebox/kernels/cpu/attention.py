@@ -26,7 +26,13 @@ class BlockCache:
     block_size = abi.BLOCK
 
     def __init__(
-        self, *, layer_groups: tuple[int, ...], blocks: tuple[int, ...], kv_heads: int, head_dim: int, dtype: torch.dtype
+        self,
+        *,
+        layer_groups: tuple[int, ...],
+        blocks: tuple[int, ...],
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
     ) -> None:
         """`layer_groups[layer]` is the layer's group, `blocks[group]` how many blocks each of its layers has."""
         self.layer_groups = layer_groups
