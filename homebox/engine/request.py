@@ -52,7 +52,7 @@ class Sequence:
     scored: int = 0  # prompt positions whose logprobs were delivered
     admitted_at: float = 0.0
     made: int = 0  # tokens made since the last admission
-    passed_over: int = 0  # plans in which this prompt got nothing, or others were admitted past it
+    passed_over: int = 0  # plans in which it got nothing, or others were admitted past it
 
     def __post_init__(self) -> None:
         self.tokens = [*self.submit.prompt, *self.submit.output]

@@ -174,11 +174,18 @@ class Scheduler:
         able = [suspect] if suspect is not None else list(self.running)
         work: list[Share] = []
         load = Load()
-        for seq in able:
-            ready = seq.state is State.RUNNING and seq.pending == 1 and not seq.exhausted
-            if ready and self._make_room(seq, seq.scheduled + 1):
+        awaited = 0
+        # Who waits for a block that a running step still reads has it before a higher rank can want it.
+        for seq in sorted(able, key=lambda s: -s.passed_over):
+            if seq.state is not State.RUNNING or seq.pending != 1 or seq.exhausted:
+                continue
+            if self._make_room(seq, seq.scheduled + 1, awaited):
                 work.append(Share(seq, 1, seq.residency))
                 load += chunk_load(seq.scheduled, 1)
+                seq.passed_over = 0
+            elif seq.state is State.RUNNING:
+                awaited += 1
+                seq.passed_over += 1
         work += self._prefill(
             [s for s in able if s.state is State.RUNNING and s.pending > 1], load, len(work)
         )
@@ -328,10 +335,11 @@ class Scheduler:
         self._starved = 0 if enough else self._starved + 1
         return chunks
 
-    def _make_room(self, seq: Sequence, tokens: int) -> bool:
-        """Blocks for the first `tokens` of `seq`, at the cost of lower ranks if it must be."""
+    def _make_room(self, seq: Sequence, tokens: int, awaited: int = 0) -> bool:
+        """Blocks for the first `tokens` of `seq`, at the cost of lower ranks if it must be. `awaited`: of the blocks
+        that the running steps will free, how many others of this plan wait for already."""
         while not self.space.extend(seq, tokens):
-            if self.space.missing(seq, tokens) <= self.space.available() + self.space.arriving():
+            if self.space.missing(seq, tokens) + awaited <= self.space.available() + self.space.arriving():
                 return False  # enough is freed when the running steps complete
             victim = self.running[-1]
             if victim is not seq:
