@@ -9,14 +9,34 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from homebox.library.store import Library
 
 
-def pytest_configure() -> None:
-    """A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process they start."""
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process they start.
+
+    Property tests try the same examples on every run, so that a change is judged by what it changes; the long runs, which
+    nothing waits for, try new ones."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.register_profile("the same", derandomize=True)
+    settings.register_profile("new ones", derandomize=False, print_blob=True)
+    settings.load_profile("new ones" if _is_long(config) else "the same")
+
+
+def _is_long(config: pytest.Config) -> bool:
+    chosen = config.getoption("markexpr")
+    return "long" in chosen and "not long" not in chosen
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are not marked are left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_long(config):
+        for item in items:
+            if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False):
+                item.add_marker("long")
 
 
 @pytest.fixture(scope="session")

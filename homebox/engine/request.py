@@ -58,7 +58,7 @@ class Sequence:
     admitted_at: float = 0.0
     made: int = 0  # tokens made since the last admission
     short_at: int = -1  # the scheduler's chance at which blocks for this one were short
-    passed_over: int = 0  # plans in which this prompt got nothing, or others were admitted past it
+    passed_over: int = 0  # plans in which it got nothing, or others were admitted past it
 
     def __post_init__(self) -> None:
         self.tokens = [*self.submit.prompt, *self.submit.output]

@@ -178,19 +178,20 @@ class Scheduler:
         able = [suspect] if suspect is not None else list(self.running)
         work: list[Share] = []
         prompts: list[Sequence] = []
-        preemptions, read = self.preemptions, 0
-        for seq in able:
+        preemptions, read, awaited = self.preemptions, 0, 0
+        # Who waits for a block that a running step still reads has it before a higher rank can want it.
+        for seq in sorted(able, key=lambda s: -s.passed_over):
             length, through = seq.length, seq.scheduled + 1
             if length > through:
                 prompts.append(seq)
-            elif (
-                length == through
-                and length < seq.limit
-                and seq.state is State.RUNNING
-                and self._make_room(seq, through)
-            ):
-                work.append(Share(seq, 1, seq.residency))
-                read += through
+            elif length == through and length < seq.limit and seq.state is State.RUNNING:
+                if self._make_room(seq, through, awaited):
+                    work.append(Share(seq, 1, seq.residency))
+                    read += through
+                    seq.passed_over = 0
+                elif seq.state is State.RUNNING:
+                    awaited += 1
+                    seq.passed_over += 1
         if prompts:
             work += self._prefill(
                 [s for s in prompts if s.state is State.RUNNING], Load(len(work), read, read), len(work)
@@ -364,10 +365,11 @@ class Scheduler:
         self._starved = 0 if enough else self._starved + 1
         return chunks
 
-    def _make_room(self, seq: Sequence, tokens: int) -> bool:
-        """Blocks for the first `tokens` of `seq`, at the cost of lower ranks if it must be."""
+    def _make_room(self, seq: Sequence, tokens: int, awaited: int = 0) -> bool:
+        """Blocks for the first `tokens` of `seq`, at the cost of lower ranks if it must be. `awaited`: of the blocks
+        that the running steps will free, how many others of this plan wait for already."""
         while not self.space.extend(seq, tokens):
-            if self.space.missing(seq, tokens) <= self.space.available() + self.space.arriving():
+            if self.space.missing(seq, tokens) + awaited <= self.space.available() + self.space.arriving():
                 return False  # enough is freed when the running steps complete
             victim = self.running[-1]
             if victim is not seq:

@@ -19,7 +19,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from homebox.engine.blocks import Group, KVSpace
 from homebox.engine.request import Sequence, State
@@ -248,6 +255,30 @@ def test_every_promise_holds_in_a_storm(depth: int, groups: list[Group], hash_ke
     assert house.sharing > 0 and house.doubling > 0
 
 
+@pytest.mark.parametrize("first", range(1, 5))
+@pytest.mark.parametrize("same", range(5, 9))
+def test_a_block_that_one_waits_for_goes_to_nobody_else(first: int, same: int) -> None:
+    """Two ask the same, two plans apart: when the second has filled a block, it takes the first one's and gives back its
+    own, once no running step reads that. The first waits for it; in the next plan the oldest needs one, too."""
+    house = House(depth=2, blocks=15, hash_key=hash, groups=GROUPS[:1])
+    talks = Sampling(max_tokens=30, temperature=0.0, end_tokens=(END,), prompt_logprobs=0)
+
+    def submit(name: str, length: int) -> None:
+        prompts = ([token + step for step in range(length)] for token in range(45 - length))
+        prompt = next(each for each in prompts if len(expected(each, 30, CONTEXT)) == 30)
+        house.submit(Submit(name, "a", prompt, talks))
+
+    submit("oldest", first)
+    submit("waits", same)
+    for _ in range(2):
+        while len(house.flights) < 2:
+            house.launch()
+        house.collect()
+    submit("gives back", same)
+    house.finish()
+    assert house.preemptions
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("depth", [1, 2])
@@ -309,3 +340,9 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(
     max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_thousand_lives_break_no_promise() -> None:
+    run_state_machine_as_test(Machine, settings=settings(TestMachine.settings, max_examples=1000))
