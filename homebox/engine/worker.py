@@ -26,20 +26,16 @@ from homebox.wire.frames import Abort, Fault, FromEngine, Loading, Start, Stop, 
 
 NICE = 5  # the daemon answers first
 LEAVE_S = 5.0  # how long the running step may go on after the socket closed
-HELD_BYTES = (
-    1 << 26
-)  # of what a daemon that does not read is told, so much is kept before the engine waits for it
+HELD_BYTES = 1 << 26  # kept for a daemon that does not read; with more than that the engine waits for it
 CHECK_AFTER_S = 1.0  # so long idle, then the invariant of the block pool is checked once
 
 
-class Connection:
-    """The socket as an inbox of frames; None in the inbox means that it closed."""
+class Outbox:
+    """Frames on their way into the socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._held = bytearray()
-        self.inbox: queue.SimpleQueue[ToEngine | FromEngine | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, name="frames", daemon=True).start()
 
     def emit(self, frame: FromEngine) -> None:
         """To be sent with the next `flush`."""
@@ -65,6 +61,15 @@ class Connection:
     def send(self, frame: FromEngine) -> None:
         self.emit(frame)
         self.drain()
+
+
+class Connection(Outbox):
+    """The socket as an inbox of frames as well; None in the inbox means that it closed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.inbox: queue.SimpleQueue[ToEngine | FromEngine | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="frames", daemon=True).start()
 
     def _read(self) -> None:
         splitter = frames.Splitter("to_engine")

@@ -16,7 +16,7 @@ from homebox.engine.blocks import Group, KVSpace
 from homebox.engine.core import PLACES_A_STEP, Engine, StepRunner
 from homebox.engine.plan import StepPlan, StepResult
 from homebox.engine.scheduler import Limits, Scheduler
-from homebox.engine.worker import Connection
+from homebox.engine.worker import Outbox
 from homebox.wire import frames
 from homebox.wire.frames import FromEngine, Place, Sampling, StepDone, StepStarted, Submit
 from tests.engine.null_model import NullRunner, expected
@@ -140,26 +140,29 @@ def test_what_fails_on_the_thread_of_a_step_fails_the_loop() -> None:
 
 def test_a_daemon_that_does_not_read_stops_nobody_and_hears_everything_later() -> None:
     ours, theirs = socket.socketpair()
-    connection = Connection(ours)
+    outbox = Outbox(ours)
     said = [StepStarted(step, 1.0, ["x" * 1000]) for step in range(1000)]  # more than a socket holds
 
     def speak() -> None:
         for frame in said:
-            connection.emit(frame)
-            connection.flush()
+            outbox.emit(frame)
+            outbox.flush()
 
     speaker = threading.Thread(target=speak, daemon=True)
     speaker.start()
     speaker.join(PATIENCE_S)
     assert not speaker.is_alive(), "the engine waits for a daemon that does not read"
-    threading.Thread(target=connection.drain, daemon=True).start()
+    draining = threading.Thread(target=outbox.drain, daemon=True)
+    draining.start()
     theirs.settimeout(PATIENCE_S)
     splitter = frames.Splitter("from_engine")
     heard: list[object] = []
     while len(heard) < len(said):
         heard += splitter.feed(theirs.recv(1 << 18))
     assert heard == said
-    theirs.shutdown(socket.SHUT_WR)
+    draining.join(PATIENCE_S)
+    ours.close()
+    theirs.close()
 
 
 def calls_a_step(house: House, steps: int = 48) -> float:
