@@ -33,6 +33,9 @@ Report = Callable[[str, int, int], None]  # stage, done, total
 # With 4 bits these move the logits most, for what they weigh.
 _KEPT_AT_8 = ("embed_tokens", "lm_head")
 
+# What meets these is rounded to 15 bits, not 8: there the rounding shows most in the next token (docs/decisions/024).
+_FINE = (*_KEPT_AT_8, "q_proj", "k_proj", "v_proj")
+
 
 class NativeModel(NamedTuple):
     spec: DecoderSpec
@@ -174,7 +177,8 @@ def _build_native(source: Source, functions: ctypes.CDLL, quantize: str, report:
             weight = weight.dequantised() if isinstance(weight, Grouped) else weight.float()
         elif quantize != "auto" and not isinstance(weight, Grouped):
             weight = quantise(weight, 4 if quantize == "int4" and not name.endswith(_KEPT_AT_8) else 8)
-        return pack(functions, arena, weight, source.get(f"{name}.bias", (out,)) if bias else None)
+        biases = source.get(f"{name}.bias", (out,)) if bias else None
+        return pack(functions, arena, weight, biases, fine=name.endswith(_FINE))
 
     def norm(name: str) -> torch.Tensor:
         return source.get(f"{name}.weight", (spec.hidden,))

@@ -1,44 +1,30 @@
-"""The native kernels, compiled for this machine."""
+"""The native kernels, compiled for this machine: for the best level that it has, and in long runs for every one."""
 
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
+import os
 
 import pytest
 
-import homebox.kernels.cpu
+from homebox.kernels.cpu import abi, levels
+from homebox.kernels.cpu.library import SOURCES, Absent, decide
+from tests.kernels.cpu_builds import REAL
 
-SOURCES = Path(homebox.kernels.cpu.__file__).parent / "native"
-FLAGS = "-std=c++17 -O3 -fPIC -shared -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=off -pthread"
-LEVELS = {  # best first
-    "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c",
-    "avx2": "-mavx2 -mfma -mf16c",
-    "portable": "",
-}
-
-
-def _runs_here(level: str) -> bool:
-    cpuinfo = Path("/proc/cpuinfo")
-    has = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    return has.issuperset(flag.removeprefix("-m") for flag in LEVELS[level].split())
+LEVELS = [level.name for level in levels.possible(levels.processor())]
 
 
 @pytest.fixture(
     scope="session",
-    params=["best", *(pytest.param(level, marks=pytest.mark.long) for level in ("avx2", "portable"))],
+    params=[LEVELS[0], *(pytest.param(name, marks=pytest.mark.long) for name in LEVELS[1:])],
 )
-def sampling_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The sampling kernel for one level. Skips where this machine cannot build or run it."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler here")
-    level = next(filter(_runs_here, LEVELS)) if request.param == "best" else request.param
-    if not _runs_here(level):
-        pytest.skip(f"this processor has no {level}")
-    library = tmp_path_factory.mktemp("kernels") / f"{level}.so"
-    flags = (*FLAGS.split(), *LEVELS[level].split())
-    subprocess.run([compiler, *flags, str(SOURCES / "sampling.cpp"), "-o", str(library)], check=True)
-    return ctypes.CDLL(str(library))
+def functions(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    """The library for one level. Skips where no compiler is; one that cannot compile our sources is a failure."""
+    found = decide(SOURCES, os.environ | {"HOMEBOX_CPU_LEVEL": request.param}, lambda *_: None)
+    if isinstance(found, Absent):
+        if REAL:
+            pytest.fail(found.why)
+        pytest.skip(found.why)
+    library = abi.declare(found.functions)
+    library.hb_threads(2, None)
+    return library

@@ -56,8 +56,8 @@ def rows(draw: st.DrawFn) -> torch.Tensor:
 
 
 @pytest.fixture(scope="session")
-def native(sampling_library: ctypes.CDLL) -> NativeSampling:
-    return NativeSampling(sampling_library)
+def native(functions: ctypes.CDLL) -> NativeSampling:
+    return NativeSampling(functions)
 
 
 @settings(deadline=None, max_examples=80)

@@ -33,7 +33,7 @@ class KvKind(IntEnum):
 
 class Weight(Structure):
     _fields_ = (
-        ("kind", c_int32), ("out", c_int32), ("in_", c_int32), ("unused", c_int32), ("data", c_void_p),
+        ("kind", c_int32), ("out", c_int32), ("in_", c_int32), ("fine", c_int32), ("data", c_void_p),
         ("bias", c_void_p),
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ _LINE = 64  # bytes of a cache line, and of the widest vector
 
 def pages(size: int) -> torch.Tensor:
     """`size` zeros, uint8, at the beginning of a large page."""
-    whole = mmap.mmap(-1, max(size, 1) + _HUGE)
+    whole = mmap.mmap(-1, max(size, 1) + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         whole.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(whole, dtype=torch.uint8)  # keeps the map

@@ -28,6 +28,7 @@ class Packed:
         kind: Kind,
         shape: tuple[int, int],
         bias: torch.Tensor | None,
+        fine: bool,
     ) -> None:
         out, inner = shape
         self.functions = functions
@@ -38,7 +39,12 @@ class Packed:
             self.bias = torch.zeros(-(-out // abi.LANES) * abi.LANES)
             self.bias[:out] = bias
         self.struct = abi.Weight(
-            kind, out, inner, 0, self.data.data_ptr(), self.bias.data_ptr() if self.bias is not None else None
+            kind,
+            out,
+            inner,
+            fine,
+            self.data.data_ptr(),
+            self.bias.data_ptr() if self.bias is not None else None,
         )
         self.nbytes = self.data.nbytes + (self.bias.nbytes if self.bias is not None else 0)
 
@@ -60,15 +66,20 @@ class Packed:
 
 
 def pack(
-    functions: ctypes.CDLL, arena: Arena, weight: torch.Tensor | Grouped, bias: torch.Tensor | None = None
+    functions: ctypes.CDLL,
+    arena: Arena,
+    weight: torch.Tensor | Grouped,
+    bias: torch.Tensor | None = None,
+    *,
+    fine: bool = False,
 ) -> Packed:
-    """fp32 and bf16 matrices keep their type, others become fp32; grouped ones keep their bits. The second dimension is
+    """`fine`: integer weights meet their inputs rounded to 15 bits instead of 8. fp32 and bf16 matrices keep their type, others become fp32; grouped ones keep their bits. The second dimension is
     a multiple of 32."""
     out, inner = weight.shape
     assert inner % GROUP == 0, f"{inner} inputs are no groups of {GROUP}"
     if isinstance(weight, Grouped):
         kind = Kind.INT4 if weight.bits == 4 else Kind.INT8
-        packed = Packed(functions, arena, kind, (out, inner), bias)
+        packed = Packed(functions, arena, kind, (out, inner), bias, fine)
         codes, scales = weight.codes.contiguous(), weight.scales.contiguous()
         minimums = weight.minimums.contiguous() if weight.minimums is not None else None
         functions.hb_pack_integer(
@@ -77,6 +88,6 @@ def pack(
         )  # fmt: skip
         return packed
     values = (weight if weight.dtype in _FLOATS else weight.float()).contiguous()
-    packed = Packed(functions, arena, _FLOATS[values.dtype], (out, inner), bias)
+    packed = Packed(functions, arena, _FLOATS[values.dtype], (out, inner), bias, fine)
     functions.hb_pack_float(packed.kind, out, inner, values.data_ptr(), packed.data.data_ptr())
     return packed

@@ -11,23 +11,24 @@
 
 namespace hb {
 
-constexpr int AMX_FROM = 3;      // so many rows are worth unpacking a tile for
+constexpr int AMX_FROM = 16;     // so many rows are worth unpacking a tile for (docs/measurements)
+constexpr int AMX_ROWS = 16;             // rows of a register
 constexpr int AMX_MOST = 32768;  // inputs of an unpacked tile: half a megabyte a thread
 
 // Registers 0, 1: dots of the low bytes; 2, 3: of the high ones; 4, 5: rows; 6: outputs.
-inline void use_registers_for(int rows) {
-    thread_local int now = 0;
-    if (now == rows) return;
+inline void shape_registers() {
+    thread_local bool done = false;
+    if (done) return;
     struct alignas(64) {
         std::uint8_t palette = 1, start = 0, reserved[14] = {};
         std::uint16_t bytes[16] = {};
         std::uint8_t rows[16] = {};
     } shape;
-    for (int i = 0; i < 4; ++i) shape.bytes[i] = 64, shape.rows[i] = std::uint8_t(rows);
-    for (int i = 4; i < 6; ++i) shape.bytes[i] = GROUP, shape.rows[i] = std::uint8_t(rows);
+    for (int i = 0; i < 4; ++i) shape.bytes[i] = 64, shape.rows[i] = AMX_ROWS;
+    for (int i = 4; i < 6; ++i) shape.bytes[i] = GROUP, shape.rows[i] = AMX_ROWS;
     shape.bytes[6] = 64, shape.rows[6] = GROUP / 4;
     _tile_loadconfig(&shape);
-    now = rows;
+    done = true;
 }
 
 // A tile's weights as signed bytes or codes, one a byte: [groups][8][64].
@@ -69,20 +70,21 @@ inline void dots(int odd, bool high) {
     }
 }
 
-// The sums of an unpacked tile for R rows from `first` on.
-template <int KIND, bool FINE, int R>
+// The sums of an unpacked tile for 16 rows from `first` on.
+template <int KIND, bool FINE>
 inline void sum_by_amx(const std::uint8_t* data, int in, const Rows& rows, int first, F16* out) {
-    use_registers_for(R);
+    shape_registers();
     const int groups = in / GROUP;
     const half* scales = (const half*)data;
     const std::uint8_t* w = unpacked();
     const std::int64_t at = std::int64_t(first) * in, group_at = std::int64_t(first) * groups;
     const std::int8_t *low = rows.low + at, *high = FINE ? rows.high + at : nullptr;
     const float *scale = rows.scale + group_at, *total = rows.total + group_at;
-    alignas(64) std::int32_t l[2][R * LANES], h[2][R * LANES];
-    F16 sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = zero();
-    const auto meet = [&](int g, auto odd) {
+    alignas(64) std::int32_t l[2][AMX_ROWS * LANES], h[2][AMX_ROWS * LANES];
+    F16 sum[AMX_ROWS];
+    HB_UNROLL
+    for (int r = 0; r < AMX_ROWS; ++r) sum[r] = zero();
+    const auto meet = [&](int g, auto odd) __attribute__((always_inline)) {
         _tile_loadd(6, w + std::int64_t(g) * 512, 64);
         _tile_loadd(4, low + g * GROUP, in);
         if constexpr (odd.value) _tile_zero(1); else _tile_zero(0);
@@ -95,10 +97,11 @@ inline void sum_by_amx(const std::uint8_t* data, int in, const Rows& rows, int f
             if constexpr (odd.value) _tile_stored(3, h[1], 64); else _tile_stored(2, h[0], 64);
         }
     };
-    const auto add = [&](int g, int odd) {
+    const auto add = [&](int g, int odd) __attribute__((always_inline)) {
         const half* at_scales = scales + std::int64_t(g) * (KIND == INT4 ? 2 * LANES : LANES);
         const F16 d = load(at_scales), m = KIND == INT4 ? load(at_scales + LANES) : zero();
-        for (int r = 0; r < R; ++r) {
+        HB_UNROLL
+        for (int r = 0; r < AMX_ROWS; ++r) {
             const Sums of_low{_mm512_load_si512(l[odd] + r * LANES)};
             const Sums of_high{FINE ? _mm512_load_si512(h[odd] + r * LANES) : _mm512_setzero_si512()};
             sum[r] = add_group<KIND, FINE>(sum[r], of_low, of_high, d, m, scale[r * groups + g], total[r * groups + g]);
@@ -115,7 +118,8 @@ inline void sum_by_amx(const std::uint8_t* data, int in, const Rows& rows, int f
     }
     if (g < groups) meet(g, odd), add(g - 1, 0), add(g, 1);
     else add(g - 1, 0);
-    for (int r = 0; r < R; ++r) out[r] = sum[r];
+    HB_UNROLL
+    for (int r = 0; r < AMX_ROWS; ++r) out[r] = sum[r];
 }
 
 }  // namespace hb

@@ -13,6 +13,13 @@ namespace {
 
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
+// Zeros to read where a tile has no block: what comes out is hidden anyway.
+template <class T>
+const T* any_block() {
+    static const std::vector<T> zeros(std::size_t(MOST_DIMENSIONS) * BLOCK);
+    return zeros.data();
+}
+
 // A softmax under way, for each query of a piece.
 struct Softmax {
     float peak[MOST_QUERIES];
@@ -23,18 +30,34 @@ struct Softmax {
     }
 };
 
-// scores[i] = q[i] . k for the 64 keys of a tile; N queries share the loaded keys.
-template <class T, int N>
-void score(const float* const* q, const T* const* blocks, int head_dim, float* scores) {
-    for (int b = 0; b < BLOCKS_IN_TILE; ++b) {
-        F16 sum[N];
-        for (int i = 0; i < N; ++i) sum[i] = zero();
-        if (blocks[b] != nullptr)
-            for (int d = 0; d < head_dim; ++d) {
-                const F16 keys = load(blocks[b] + d * BLOCK);
-                for (int i = 0; i < N; ++i) sum[i] = fma(all(q[i][d]), keys, sum[i]);
+// scores[i] = q[i] . k for the 64 keys of a tile, B blocks at a time; N queries share the loaded keys.
+template <class T, int N, int B>
+void score(const float* const* queries, const T* const* blocks, int head_dim, float* scores) {
+    const float* q[N];
+    for (int i = 0; i < N; ++i) q[i] = queries[i];
+    for (int b = 0; b < BLOCKS_IN_TILE; b += B) {
+        const T* k[B];
+        for (int j = 0; j < B; ++j) k[j] = blocks[b + j] != nullptr ? blocks[b + j] : any_block<T>();
+        F16 sum[N][B];
+        HB_UNROLL
+        for (int i = 0; i < N; ++i)
+            HB_UNROLL
+            for (int j = 0; j < B; ++j) sum[i][j] = zero();
+        for (int d = 0; d < head_dim; ++d) {
+            F16 keys[B];
+            HB_UNROLL
+            for (int j = 0; j < B; ++j) keys[j] = load(k[j] + d * BLOCK);
+            HB_UNROLL
+            for (int i = 0; i < N; ++i) {
+                const F16 value = all(q[i][d]);
+                HB_UNROLL
+                for (int j = 0; j < B; ++j) sum[i][j] = fma(value, keys[j], sum[i][j]);
             }
-        for (int i = 0; i < N; ++i) store(scores + i * TILE + b * BLOCK, sum[i]);
+        }
+        HB_UNROLL
+        for (int i = 0; i < N; ++i)
+            HB_UNROLL
+            for (int j = 0; j < B; ++j) store(scores + i * TILE + (b + j) * BLOCK, sum[i][j]);
     }
 }
 
@@ -42,21 +65,28 @@ void score(const float* const* q, const T* const* blocks, int head_dim, float* s
 template <class T, int N, int D>
 void mix(const float* p, const float* factor, const T* const* blocks, int head_dim, int keys, float* output) {
     F16 sum[N][D];
+    HB_UNROLL
     for (int i = 0; i < N; ++i)
+        HB_UNROLL
         for (int j = 0; j < D; ++j) sum[i][j] = load(output + i * head_dim + j * LANES) * all(factor[i]);
     for (int b = 0; b * BLOCK < keys; ++b) {
         if (blocks[b] == nullptr) continue;
         const int count = std::min(BLOCK, keys - b * BLOCK);
         for (int key = 0; key < count; ++key) {
             F16 values[D];
+            HB_UNROLL
             for (int j = 0; j < D; ++j) values[j] = load(blocks[b] + key * head_dim + j * LANES);
+            HB_UNROLL
             for (int i = 0; i < N; ++i) {
                 const F16 weight = all(p[i * TILE + b * BLOCK + key]);
+                HB_UNROLL
                 for (int j = 0; j < D; ++j) sum[i][j] = fma(weight, values[j], sum[i][j]);
             }
         }
     }
+    HB_UNROLL
     for (int i = 0; i < N; ++i)
+        HB_UNROLL
         for (int j = 0; j < D; ++j) store(output + i * head_dim + j * LANES, sum[i][j]);
 }
 
@@ -110,6 +140,11 @@ void finish(const float* output, float total, int head_dim, float* out) {
     for (int d = 0; d < head_dim; d += LANES) store(out + d, load(output + d) * share);
 }
 
+// Ask for `size` bytes before they are needed: a tile lies in blocks here and there, which no prefetcher foresees.
+inline void soon(const void* at, std::int64_t size) {
+    for (std::int64_t i = 0; i < size; i += 64) __builtin_prefetch((const char*)at + i, 0, 2);
+}
+
 template <class T>
 void attend_as(
     const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const T* keys, const T* values, const float* q, int step,
@@ -139,20 +174,25 @@ void attend_as(
     float factor[MOST_QUERIES];
     const std::int32_t* table = batch.tables + std::int64_t(batch.slots[piece.row]) * batch.width;
     const std::int64_t block_size = std::int64_t(shape.kv_heads) * dim * BLOCK;
+    // Where a block of this kv head begins, or -1 where nothing of it is seen.
+    const auto place = [&](int index) -> std::int64_t {
+        const int block = earliest / BLOCK <= index && index <= latest / BLOCK ? table[index] : -1;
+        return block < 0 ? -1 : block * block_size + std::int64_t(piece.kv_head) * dim * BLOCK;
+    };
     const T *k[BLOCKS_IN_TILE], *v[BLOCKS_IN_TILE];
     for (; tile < end; ++tile) {
         for (int b = 0; b < BLOCKS_IN_TILE; ++b) {
-            const int index = tile * BLOCKS_IN_TILE + b;
-            const int block = earliest / BLOCK <= index && index <= latest / BLOCK ? table[index] : -1;
-            const std::int64_t at = block * block_size + std::int64_t(piece.kv_head) * dim * BLOCK;
-            k[b] = block >= 0 ? keys + at : nullptr;
-            v[b] = block >= 0 ? values + at : nullptr;
+            const std::int64_t at = place(tile * BLOCKS_IN_TILE + b);
+            k[b] = at >= 0 ? keys + at : nullptr;
+            v[b] = at >= 0 ? values + at : nullptr;
+            const std::int64_t next = tile + 1 < end ? place((tile + 1) * BLOCKS_IN_TILE + b) : -1;
+            if (next >= 0) soon(keys + next, sizeof(T) * dim * BLOCK), soon(values + next, sizeof(T) * dim * BLOCK);
         }
         int i = 0;
-        for (; i + 12 <= queries; i += 12) score<T, 12>(query + i, k, dim, scores + i * TILE);
-        for (; i + 4 <= queries; i += 4) score<T, 4>(query + i, k, dim, scores + i * TILE);
-        for (; i + 3 <= queries; i += 3) score<T, 3>(query + i, k, dim, scores + i * TILE);
-        for (; i + 1 <= queries; i += 1) score<T, 1>(query + i, k, dim, scores + i * TILE);
+        for (; i + 12 <= queries; i += 12) score<T, 12, 2>(query + i, k, dim, scores + i * TILE);
+        for (; i + 4 <= queries; i += 4) score<T, 4, 4>(query + i, k, dim, scores + i * TILE);
+        for (; i + 3 <= queries; i += 3) score<T, 3, 4>(query + i, k, dim, scores + i * TILE);
+        for (; i + 1 <= queries; i += 1) score<T, 1, 4>(query + i, k, dim, scores + i * TILE);
         int visible = 0;
         for (i = 0; i < queries; ++i) {
             const int from = batch.window > 0 ? std::max(0, position[i] + 1 - batch.window - tile * TILE) : 0;

@@ -60,6 +60,7 @@ struct Piece {
     std::int32_t splits;                       // of a join
 };
 
+constexpr int MOST_DIMENSIONS = 512;  // of a head
 constexpr int MOST_QUERIES = 48;  // queries times heads of a piece
 
 inline std::size_t scratch_floats(int head_dim) { return std::size_t(MOST_QUERIES) * (TILE + 2 * head_dim); }

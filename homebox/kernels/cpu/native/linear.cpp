@@ -103,22 +103,24 @@ HB_EXPORT void hb_multiply(const hb::Weight* w, const float* x, int rows, float*
     const int groups = w->in / GROUP;
     std::vector<std::int8_t> low, high;
     std::vector<float> scale, total;
-    std::vector<std::int32_t> shift;
+    std::vector<std::int32_t> low_shift, high_shift;
     Rows input;
     input.x = x;
     input.step = w->in;
     if (is_integer(*w)) {
         const std::size_t padded = std::size_t(rows + PADDING);
         low.resize(padded * w->in), high.resize(padded * w->in);
-        scale.resize(padded * groups), total.resize(padded * groups), shift.resize(padded * groups);
+        scale.resize(padded * groups), total.resize(padded * groups), low_shift.resize(padded * groups);
+        high_shift.resize(padded * groups);
         pool_each(rows, [&](int r) {
             for (int g = 0; g < groups; ++g) {
                 const std::int64_t i = std::int64_t(r) * groups + g;
                 std::int8_t* second = w->fine ? &high[i * GROUP] : nullptr;
-                quantise_group(x + i * GROUP, &low[i * GROUP], second, &scale[i], &total[i], &shift[i]);
+                quantise_group(
+                    x + i * GROUP, &low[i * GROUP], second, &scale[i], &total[i], &low_shift[i], &high_shift[i]);
             }
         });
-        input = {x, low.data(), high.data(), scale.data(), total.data(), shift.data(), w->in};
+        input = {x, low.data(), high.data(), scale.data(), total.data(), low_shift.data(), high_shift.data(), w->in};
     }
     pool_each(tiles(*w), [&](int t) {
         multiply_tile(*w, t, input, rows, [&](int row, F16 sums) {

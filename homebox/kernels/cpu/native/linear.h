@@ -67,32 +67,37 @@ struct Rows {
     const std::int8_t* high = nullptr;    // [rows, in]: h
     const float* scale = nullptr;         // [rows, groups]: s
     const float* total = nullptr;         // [rows, groups]: s times the sum of i
-    const std::int32_t* shift = nullptr;  // [rows, groups]: -128 times the sum of i
+    const std::int32_t* low_shift = nullptr;   // [rows, groups]: -128 times the sum of low
+    const std::int32_t* high_shift = nullptr;  // [rows, groups]: -128 times the sum of high
     int step = 0;
 };
 
 // Quantise one group of 32 values; `high` is null where one byte will do.
 inline void quantise_group(
-    const float* x, std::int8_t* low, std::int8_t* high, float* scale, float* total, std::int32_t* shift) {
-    const float most = high != nullptr ? 127.0f * 255.0f : 127.0f;
+    const float* x, std::int8_t* low, std::int8_t* high, float* scale, float* total, std::int32_t* low_shift,
+    std::int32_t* high_shift) {
+    const float most = high != nullptr ? 127.0f * 254.0f + 126.0f : 127.0f;  // h does not round up to 128
     const F16 a = load(x), b = load(x + LANES);
     const float peak = largest(max(abs(a), abs(b)));
     // 0, unless something is infinite or no number: then NaN, which must not be lost on the way to the logits.
     const float sane = sum((a - a) + (b - b));
     *scale = peak / most + sane;
     const F16 inverse = all(peak > 0.0f ? most / peak : 0.0f);
+    float of_high = 0.0f;
     const F16 ia = nearest(a * inverse), ib = nearest(b * inverse);
     if (high != nullptr) {
         const F16 share = all(1.0f / 254.0f), back = all(-254.0f);
         const F16 ha = nearest(ia * share), hb = nearest(ib * share);
         store_int8(high, ha), store_int8(high + LANES, hb);
         store_int8(low, fma(ha, back, ia)), store_int8(low + LANES, fma(hb, back, ib));
+        of_high = sum(ha + hb);
+        *high_shift = -128 * std::int32_t(of_high);
     } else {
         store_int8(low, ia), store_int8(low + LANES, ib);
     }
     const float whole = sum(ia + ib);  // exact: 32 numbers below 2^15
     *total = *scale * whole;
-    *shift = -128 * std::int32_t(whole);
+    *low_shift = -128 * std::int32_t(whole - 254.0f * of_high);
 }
 
 // What a group adds to the sum of a row, from its exact dots.
@@ -118,13 +123,19 @@ inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int
     const std::int64_t at = std::int64_t(first) * in, group_at = std::int64_t(first) * groups;
     const std::int8_t *low = rows.low + at, *high = FINE ? rows.high + at : nullptr;
     const float *scale = rows.scale + group_at, *total = rows.total + group_at;
-    const std::int32_t* shift = rows.shift + group_at;
+    const std::int32_t *low_shift = rows.low_shift + group_at, *high_shift = rows.high_shift + group_at;
     F16 sum[R];
+    HB_UNROLL
     for (int r = 0; r < R; ++r) sum[r] = zero();
     for (int g = 0; g < groups; ++g) {
         Sums l[R], h[R];
-        for (int r = 0; r < R; ++r) l[r] = sums(KIND == INT8 ? shift[r * groups + g] : 0), h[r] = sums(0);
-        const auto meet = [&](Bytes w, int k) {
+        HB_UNROLL
+        for (int r = 0; r < R; ++r) {
+            l[r] = sums(KIND == INT8 ? low_shift[r * groups + g] : 0);
+            h[r] = sums(KIND == INT8 && FINE ? high_shift[r * groups + g] : 0);
+        }
+        const auto meet = [&](Bytes w, int k) __attribute__((always_inline)) {
+            HB_UNROLL
             for (int r = 0; r < R; ++r) {
                 l[r] = dot<KIND == INT4>(l[r], w, low + std::int64_t(r) * in + k);
                 if (FINE) h[r] = dot<KIND == INT4>(h[r], w, high + std::int64_t(r) * in + k);
@@ -139,9 +150,11 @@ inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int
         }
         const F16 d = load(scales), m = KIND == INT4 ? load(scales + LANES) : zero();
         scales += KIND == INT4 ? 2 * LANES : LANES;
+        HB_UNROLL
         for (int r = 0; r < R; ++r)
             sum[r] = add_group<KIND, FINE>(sum[r], l[r], h[r], d, m, scale[r * groups + g], total[r * groups + g]);
     }
+    HB_UNROLL
     for (int r = 0; r < R; ++r) out[r] = sum[r];
 }
 
@@ -149,6 +162,7 @@ template <int KIND, int R>
 inline void sum_floats(const std::uint8_t* data, int in, const Rows& rows, int first, F16* out) {
     const float* x = rows.x + std::int64_t(first) * rows.step;
     F16 sum[R];
+    HB_UNROLL
     for (int r = 0; r < R; ++r) sum[r] = zero();
     for (int k = 0; k < in; ++k) {
         F16 w;
@@ -156,8 +170,10 @@ inline void sum_floats(const std::uint8_t* data, int in, const Rows& rows, int f
             w = load((const float*)data + std::int64_t(k) * LANES);
         else
             w = load_bf16((const std::uint16_t*)data + std::int64_t(k) * LANES);
+        HB_UNROLL
         for (int r = 0; r < R; ++r) sum[r] = fma(all(x[std::int64_t(r) * rows.step + k]), w, sum[r]);
     }
+    HB_UNROLL
     for (int r = 0; r < R; ++r) out[r] = sum[r];
 }
 
@@ -183,17 +199,8 @@ inline void rows_of_tile(const Weight& w, int tile, const Rows& rows, int count,
     if constexpr (KIND == INT4 || KIND == INT8)
         if (count >= AMX_FROM && w.in <= AMX_MOST) {
             unpack_tile<KIND>(data, w.in);
-            while (row < count) {
-                const int left = count - row;
-                if (left > 8)
-                    sum_by_amx<KIND, FINE, 16>(data, w.in, rows, row, sum);
-                else if (left > 4)
-                    sum_by_amx<KIND, FINE, 8>(data, w.in, rows, row, sum);
-                else
-                    sum_by_amx<KIND, FINE, 4>(data, w.in, rows, row, sum);
-                hand_out(left < 16 ? left : 16);
-            }
-            return;
+            for (; count - row > 8; hand_out(count - row < AMX_ROWS ? count - row : AMX_ROWS))
+                sum_by_amx<KIND, FINE>(data, w.in, rows, row, sum);
         }
 #endif
     while (count - row >= 8) sum_tile<KIND, FINE, 8>(data, w.in, rows, row, sum), hand_out(8);

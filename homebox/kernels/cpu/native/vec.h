@@ -15,6 +15,9 @@
 #include <arm_neon.h>
 #endif
 
+// A small array stays in registers only if the loops over it are gone before the compiler looks.
+#define HB_UNROLL _Pragma("GCC unroll 16")
+
 namespace hb {
 
 constexpr int LANES = 16;
