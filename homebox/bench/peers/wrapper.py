@@ -152,9 +152,7 @@ class Completions:
         made = [each async for each in answer]
         tokens = [token for each in made for token in each.tokens]
         text = self._tokenizer.decode(tokens, skip_special_tokens=False)
-        return web.json_response(
-            self._chunk(text, made[-1].ended) | {"usage": _usage(len(ids), len(tokens))}
-        )
+        return web.json_response(self._chunk(text, made[-1].ended) | {"usage": _usage(len(ids), len(tokens))})
 
     async def _stream(
         self, request: web.Request, answer: AsyncIterator[Made], prompt_tokens: int
@@ -213,9 +211,7 @@ def serve(make: MakeEngine, arguments: tuple[Any, ...], tokenizer_json: Path, po
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     with started(make, arguments) as engine:
         app = application(engine, tokenizer, tokenizer_json.parent.name)
-        web.run_app(
-            app, host="127.0.0.1", port=port, print=None, access_log=None, handler_cancellation=True
-        )
+        web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None, handler_cancellation=True)
 
 
 # ---- without a server
