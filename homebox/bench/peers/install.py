@@ -107,7 +107,7 @@ def last_error(log: Path) -> str:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
-    errors = [line for line in lines if "rror" in line or "FATAL" in line]
+    errors = [line for line in lines if "error" in line.casefold() or "FATAL" in line]
     return (errors or lines or [""])[-1][:200]
 
 

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ import platformdirs
 import psutil
 
 from homebox import __version__
-from homebox.bench import server as ours
+from homebox.bench import server
 from homebox.bench.peers import table
 from homebox.bench.peers.catalogue import SLOT_TOKENS, Peer, Place, Slots, cores, environment, peers
 from homebox.bench.peers.install import Unavailable, bf16, install, last_error, with_sources
@@ -155,11 +156,8 @@ class Run:
     def _serving(self, peer: Peer | None, slots: Slots) -> Iterator[tuple[list[str], dict[str, str]]]:
         """What the client needs to find the server: arguments and environment."""
         if peer is None:
-            try:
-                with ours.serving(self.args.state_dir, self.args.model) as server:
-                    yield [], {"HOMEBOX_SOCKET": str(server.socket)}
-            except SystemExit as error:
-                raise Unavailable(str(error).splitlines()[-1]) from None
+            with self._own_state() as state, _ours(state, self.args.model) as daemon:
+                yield [], {"HOMEBOX_SOCKET": str(daemon.socket)}
             return
         place = Place(
             self.root / environment(peer), self.gguf, self._weights(peer), free_port(), self.threads, slots
@@ -168,6 +166,15 @@ class Run:
         log = self.root / f"{peer.key}-server.log"
         with serving(list(peer.command(place)), env, log, place.port, peer.start_s) as url:
             yield ["--url", url], {}
+
+    @contextlib.contextmanager
+    def _own_state(self) -> Iterator[Path]:
+        """A state directory with this model and nothing else, so that a daemon that runs already is not in the way."""
+        with tempfile.TemporaryDirectory(prefix="homebox-peers-") as folder:
+            models = Path(folder) / "models"
+            models.mkdir(mode=0o700)
+            shutil.copytree(self.gguf.parent, models / self.args.model, copy_function=_link)
+            yield Path(folder)
 
     def _phases(self, where: tuple[list[str], dict[str, str]], streams: Sequence[int]) -> dict[str, Any]:
         args = self.args
@@ -182,9 +189,9 @@ class Run:
     def _victims(self, peer: Peer | None) -> list[dict[str, Any]]:
         words = [sys.executable, "-m", "homebox.bench.victim", "--rounds", "1"]
         if peer is None:
-            return client(
-                [*words, "--state-dir", str(self.args.state_dir), "--model", self.args.model], {}, VICTIMS_S
-            )
+            with self._own_state() as state:
+                ours = ["--state-dir", str(state), "--model", self.args.model]
+                return client([*words, *ours], {}, VICTIMS_S)
         with self._serving(peer, VICTIM_SLOTS) as where:
             return client([*words, *where[0]], {}, VICTIMS_S)
 
@@ -225,6 +232,24 @@ class Run:
         self.write()
         say(f"wrote {self.args.out.with_suffix('.md')} and .json")
         print(self.args.out.with_suffix(".md").read_text())
+
+
+@contextlib.contextmanager
+def _ours(state: Path, model: str) -> Iterator[server.Server]:
+    """A daemon of ours. Raises Unavailable where it does not become ready; an error of the measuring is not ours."""
+    with contextlib.ExitStack() as running:
+        try:
+            daemon = running.enter_context(server.serving(state, model))
+        except SystemExit as error:
+            raise Unavailable(" ".join(str(error).split())[-300:]) from None
+        yield daemon
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def client(words: Sequence[str], env: dict[str, str], within_s: float) -> Any:

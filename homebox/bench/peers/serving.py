@@ -69,15 +69,15 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path, within_s: float
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """It and all that it started: asked first, then killed. Some peers put their workers into groups of their own."""
-    family = [psutil.Process(process.pid)] if process.poll() is None else []
+    family: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
-        family += [child for each in family for child in each.children(recursive=True)]
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    psutil.wait_procs(family, timeout=END_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for each in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+        first = psutil.Process(process.pid)
+        family = [first, *first.children(recursive=True)]
+    for sign, within_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        for each in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.send_signal(sign)
+        _, family = psutil.wait_procs(family, timeout=within_s)
     process.wait()
