@@ -47,13 +47,14 @@ HOMEBOX = "from homebox.cli.main import main; main()"
 
 @dataclass
 class Measured:
-    """One engine's part of the report. `peer` is None for ours."""
+    """One engine's part of the report. `peer` is None for ours; `out`: there is no use in trying again."""
 
     name: str
     peer: Peer | None
     weights: str
     settings: str
     version: str = ""
+    out: bool = False
     rounds: list[dict[str, Any]] = field(default_factory=list)
     victims: list[dict[str, Any]] = field(default_factory=list)
     in_process: list[dict[str, float]] = field(default_factory=list)
@@ -67,7 +68,7 @@ class Measured:
         say(f"{self.name}: {line}")
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "peer"}
+        return {name: value for name, value in vars(self).items() if name not in ("peer", "out")}
 
 
 def say(words: str) -> None:
@@ -106,6 +107,7 @@ class Run:
                     self._weights(engine.peer)
                 except Unavailable as error:
                     engine.failed("not installed", error)
+                    engine.out = True
 
     def _weights(self, peer: Peer) -> Path:
         if not peer.bf16:
@@ -117,7 +119,7 @@ class Run:
 
     def round(self, number: int) -> None:
         for engine in self.engines:
-            if engine.failures or (engine.peer and number >= (engine.peer.rounds or number + 1)):
+            if engine.out or (engine.peer and number >= (engine.peer.rounds or number + 1)):
                 continue
             say(f"round {number + 1} of {self.args.rounds}: {engine.name}")
             figures: dict[str, Any] = {}
@@ -125,13 +127,14 @@ class Run:
             for slots, streams in self._servings(engine.peer):
                 with self._attempt(engine, "not measured"), self._serving(engine.peer, slots) as where:
                     figures.update(self._phases(where, streams))
-            if engine.peer and engine.peer.in_process:
+            engine.out = not figures
+            if engine.peer and engine.peer.in_process and figures:
                 with self._attempt(engine, "not measured in process"):
                     engine.in_process.append(self._in_process(engine.peer))
 
     def victims(self) -> None:
         for engine in self.engines:
-            if engine.failures or (engine.peer and not engine.peer.victims):
+            if engine.out or (engine.peer and not engine.peer.victims):
                 continue
             say(f"victims: {engine.name}")
             with self._attempt(engine, "victims not measured"):

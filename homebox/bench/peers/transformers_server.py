@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from homebox.bench.peers.wrapper import Asked, Emit, Made, serve
+from homebox.bench.peers.wrapper import Asked, Emit, Made, MakeEngine, serve
 
 GATHER_S = 0.05
 IDLE_S = 0.05
@@ -191,7 +191,7 @@ def _end_token(folder: str) -> int:
     return int(end[0] if isinstance(end, list) else end)
 
 
-WAYS = {"static": Batches, "continuous": Continuous}
+WAYS: dict[str, MakeEngine] = {"static": Batches, "continuous": Continuous}
 
 
 def main() -> None:
