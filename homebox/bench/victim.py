@@ -150,16 +150,20 @@ async def measure(asker: Asker, args: argparse.Namespace) -> list[Round]:
 
 def measured(args: argparse.Namespace) -> list[Round]:
     if args.url:
-        return asyncio.run(_measure(Target(url=base(args.url)), None, None, args))
+        return asyncio.run(_measure_elsewhere(args))
     with serving(args.state_dir, args.model) as server:
-        return asyncio.run(_measure(Target(socket=server.socket), server, args.model, args))
+        return asyncio.run(_measure_ours(server, args))
 
 
-async def _measure(
-    target: Target, server: Server | None, model: str | None, args: argparse.Namespace
-) -> list[Round]:
-    async with connect(target) as client:
-        await client.learn(model)
+async def _measure_elsewhere(args: argparse.Namespace) -> list[Round]:
+    async with connect(Target(base(args.url))) as client:
+        await client.learn()
+        return await measure(Asker(client), args)
+
+
+async def _measure_ours(server: Server, args: argparse.Namespace) -> list[Round]:
+    async with connect(Target(socket=server.socket)) as client:
+        await client.learn(args.model)
         return await measure(Asker(client, server), args)
 
 

@@ -40,7 +40,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, Python "
         f"{machine['python']}; load of the machine at the start {machine['load_before']}. {report['at']}.",
         f"{report['model']}, about {report['prompt_tokens']} tokens in, {report['max_tokens']} out, temperature 0, end "
-        f"tokens ignored, closed loop. The engines take turns, {report['rounds']} rounds; medians.",
+        f"tokens ignored, closed loop. The engines take turns; medians of the rounds: {report['rounds']}.",
         "",
         *_speed(engines, streams),
         "",
