@@ -195,7 +195,7 @@ class Client:
                 continue
             data = line[5:].strip()
             if data == b"[DONE]":
-                return
+                continue  # to the very end: who hangs up here may be taken for somebody who gave up
             try:
                 chunk = msgspec.json.decode(data)
             except msgspec.DecodeError:
@@ -242,13 +242,14 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Client]:
-    """A session that opens as many connections as there are requests."""
+    """A session that opens a connection for each request: one that is kept may be closed by the server at the moment in
+    which the next request goes out (llama.cpp's does), and nobody could tell that from a server that went away."""
     connector: aiohttp.BaseConnector
     if target.socket:
-        connector = aiohttp.UnixConnector(str(target.socket), limit=0)
+        connector = aiohttp.UnixConnector(str(target.socket), limit=0, force_close=True)
     else:
         tls = ssl.create_default_context(cafile=target.authority) if target.authority else True
-        connector = aiohttp.TCPConnector(limit=0, ssl=tls)
+        connector = aiohttp.TCPConnector(limit=0, ssl=tls, force_close=True)
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
         yield Client(http, target)

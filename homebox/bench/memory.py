@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from homebox.bench.server import Delivered, Server, complete, connect, serving
+from homebox.bench.client import Dialect, Target, connect
+from homebox.bench.server import Server, serving
 from homebox.client.connection import Daemon
+from homebox.errors import ContextLengthExceeded
 
 ALLOWED_BYTES = 400 * 2**20
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 8
@@ -64,19 +66,14 @@ def torch_alone() -> Share:
 
 async def load(server: Server, model: str, streams: int) -> None:
     """`streams` answers at once, and one large text for the process that makes tokens of those."""
-    async with connect(server.socket) as http:
+    async with connect(Target(socket=server.socket)) as client:
+        client.dialect = Dialect(model)
         prompts = [[100 + i, *range(200, 200 + PROMPT_TOKENS)] for i in range(streams)]
         await asyncio.gather(
-            *(
-                complete(http, f"person{i}", model, prompt, ANSWER_TOKENS, Delivered())
-                for i, prompt in enumerate(prompts)
-            )
+            *(client.complete(prompt, ANSWER_TOKENS, person=f"person{i}") for i, prompt in enumerate(prompts))
         )
-        body: dict[str, Any] = {"model": model, "prompt": LARGE_TEXT, "max_tokens": 1}
-        async with http.post(
-            "/v1/completions", json=body
-        ) as answer:  # too long to be answered, and tokenised
-            await answer.read()
+        with contextlib.suppress(ContextLengthExceeded):  # too long to be answered, and tokenised
+            await client.complete(LARGE_TEXT, 1)
 
 
 def table(title: str, found: list[Share], owed: int) -> None:

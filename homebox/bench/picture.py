@@ -45,7 +45,7 @@ def _words(report: Report) -> tuple[str, str]:
         str(part) for part in (server["name"], server.get("version"), "-", server["model"]) if part
     )
     parts = [
-        server.get("quantisation"),
+        report.quantisation,
         server.get("device"),
         report.machine["cpu"],
         f"{load['prompt_tokens']} tokens in, {load['max_tokens']} out ({load['lengths']}, {load['arrivals']})",

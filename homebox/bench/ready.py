@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import tempfile
 import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-import aiohttp
 import psutil
 
-from homebox.bench.server import Delivered, Server, complete, connect, start
+from homebox.bench.client import Client, Dialect, Target, connect
+from homebox.bench.server import Server, start
 
 ANSWERS_S, TOKEN_S = 2.0, 8.0
 LOOK_EVERY_S = 0.005
@@ -39,6 +38,12 @@ class Run:
 
 async def measure(server: Server, model: str, began_s: float) -> Run:
     """Follow one start to its first token."""
+    async with connect(Target(socket=server.socket)) as client:
+        client.dialect = Dialect(model)  # known beforehand: to `learn` it would be a first token of its own
+        return await _follow(client, server, began_s)
+
+
+async def _follow(client: Client, server: Server, began_s: float) -> Run:
     daemon = psutil.Process(server.process.pid)
     engine_s = answers_s = ready_s = None
     while ready_s is None:
@@ -46,15 +51,12 @@ async def measure(server: Server, model: str, began_s: float) -> Run:
             raise SystemExit(f"the daemon left:\n{server.log.read_text()[-2000:]}")
         if engine_s is None and daemon.children():
             engine_s = time.monotonic() - began_s
-        with contextlib.suppress(OSError, aiohttp.ClientError):
-            async with connect(server.socket) as http, http.get("/health") as answer:
-                state = (await answer.json())["state"]
+        if health := await client.json("/health"):
             answers_s = answers_s or time.monotonic() - began_s
-            ready_s = time.monotonic() - began_s if state == "ready" else None
+            ready_s = time.monotonic() - began_s if health["state"] == "ready" else None
         await asyncio.sleep(LOOK_EVERY_S)
     cpu_s = [sum(process.cpu_times()[:2]) for process in (daemon, *daemon.children())]
-    async with connect(server.socket) as http:
-        told = await complete(http, "anna", model, [100, 200, 300], 1, Delivered())
+    told = await client.complete([100, 200, 300], 1, person="anna")
     assert engine_s is not None and answers_s is not None
     return Run(engine_s, answers_s, ready_s, told.at_s[0] - began_s, cpu_s[0], sum(cpu_s[1:]))
 

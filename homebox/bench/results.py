@@ -70,6 +70,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     quality: dict[str, Any] | None = None
     notes: list[str] = []
 
+    @property
+    def quantisation(self) -> str:
+        """Of the file, and of what is computed with; as far as the server says."""
+        file, weights = self.server.get("quantisation"), (self.server.get("engine") or {}).get("weights")
+        return " as ".join(str(part) for part in (file, weights) if part)
+
 
 def middle(rounds: Sequence[Figures]) -> Figures:
     """Field by field the median of those rounds that have the figure."""

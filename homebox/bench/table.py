@@ -25,7 +25,7 @@ def _conditions(report: Report) -> list[str]:
     server, load, machine = report.server, report.load, report.machine
     engine = server.get("engine") or {}
     name = " ".join(str(part) for part in (server["name"], server.get("version")) if part)
-    how = [server["model"], server.get("quantisation"), server.get("device"), engine.get("attention")]
+    how = [server["model"], report.quantisation, server.get("device"), engine.get("attention")]
     return [
         f"{name or 'a server'} at {server['place']}: {', '.join(str(part) for part in how if part)}",
         f"{load['prompt_tokens']} tokens in, {'up to ' if load['lengths'] == 'mixed' else ''}{load['max_tokens']} out, "

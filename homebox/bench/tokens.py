@@ -24,7 +24,7 @@ import aiohttp
 import psutil
 
 from homebox.bench import scripted
-from homebox.bench.server import connect, median
+from homebox.bench.figures import median
 
 BUDGET_US = 50.0
 WARM_S = 1.0
@@ -112,7 +112,8 @@ _BODIES: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
 async def span(socket: Path, pid: int, kind: str, streams: int, rate: int, seconds: float) -> Cost:
     """Measure for so long, once all streams flow."""
     daemon = psutil.Process(pid)
-    async with connect(socket) as http:
+    connector, forever = aiohttp.UnixConnector(str(socket), limit=0), aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession("http://homebox", connector=connector, timeout=forever) as http:
         load = Load(http, kind, rate)
         tasks = [asyncio.create_task(load.run(f"person{i}")) for i in range(streams)]
         while sum(reader.deliveries > 2 for reader in load.readers) < streams:

@@ -95,7 +95,7 @@ def wait_until_ready(daemon: connection.Daemon, seconds: float) -> dict[str, Any
 
 
 def line(found: dict[str, Any]) -> str:
-    """`ready  smollm2-135m  2 running  0 waiting`, `loading  smollm2-135m  weights (31%)`,
+    """`ready  smollm2-135m  2 running  0 waiting  int4 and int8, native amx`, `loading  smollm2-135m  weights (31%)`,
     `restarting (killed by SIGKILL)  smollm2-135m  loading weights (31%)`."""
     state, detail = str(found.get("state", "unknown")), " ".join(str(found.get("detail") or "").split())
     restarting = state == RESTARTING
@@ -106,6 +106,8 @@ def line(found: dict[str, Any]) -> str:
     for name in ("running", "waiting"):
         if found.get("state") == READY and isinstance(found.get(name), int):
             parts.append(f"{found[name]} {name}")
+    if state == READY and (how := computed(found)):
+        parts.append(how)
     progress = found.get("progress")
     if isinstance(progress, dict) and progress.get("stage"):
         total = progress.get("total") or 0
@@ -116,3 +118,10 @@ def line(found: dict[str, Any]) -> str:
     if state in PAUSED:
         parts.append("(homebox resume ends it)")
     return clean("  ".join(parts))
+
+
+def computed(found: dict[str, Any]) -> str:
+    """Of which types the weights are and which kernels run, where the engine has said so."""
+    engine = found.get("engine")
+    said = (engine.get("weights"), engine.get("attention")) if isinstance(engine, dict) else ()
+    return ", ".join(" ".join(str(each).split()) for each in said if each)

@@ -130,9 +130,16 @@ def memory(now: Snapshot, device: Device, cells: int, glyphs: Glyphs) -> Line:
                 gap=1,
             ),
             *(part(f"{what} {words.gib(size)}", rank=rank) for rank, (what, size) in enumerate(split, 1)),
+            *computed(now, rank=4),
         ],
         cells,
     )
+
+
+def computed(now: Snapshot, *, rank: int) -> list[Part]:
+    """Of which types the weights are, and which kernels run."""
+    how = ", ".join(inline(each) for each in (now.weights, now.attention) if each)
+    return [part(how, "dim", rank=rank)] if how else []
 
 
 def used_share(device: Device) -> float | None:

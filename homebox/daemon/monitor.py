@@ -196,6 +196,8 @@ class Monitor:
             oldest_wait_s=self._oldest_wait_s(book),
             weight_bytes=ready.weight_bytes if ready else None,
             kv_bytes=ready.kv_bytes if ready else None,
+            weights=ready.weights if ready else "",
+            attention=ready.attention if ready else "",
         )
 
     def _oldest_wait_s(self, book: TurnBook) -> float | None:

@@ -227,6 +227,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     oldest_wait_s: float | None = None  # the age of the oldest request that has not begun
     weight_bytes: int | None = None  # memory of the model's weights, and of the KV blocks
     kv_bytes: int | None = None
+    weights: str = ""  # the types of the matrices, as the engine says them: `int4 and int8`
+    attention: str = ""  # the kernels: `native amx`
     past: bool = False  # one of the history, which has no rows
 
 

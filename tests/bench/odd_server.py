@@ -14,7 +14,8 @@ from aiohttp import web
 
 @dataclass
 class Odd:
-    """`knows`: the fields it takes; another is refused with 422. `before`: bytes that go before the events."""
+    """`knows`: the fields it takes; another is refused with 422. `before`: bytes that go before the events. `once`: a
+    connection that is kept is closed when something else is asked on it."""
 
     knows: frozenset[str] = frozenset(
         ("model", "prompt", "messages", "max_tokens", "temperature", "stream", "ignore_eos", "stream_options")
@@ -27,6 +28,8 @@ class Odd:
     prefix: bytes = b"data: "
     refuses: tuple[int, Any] | None = None
     breaks: bytes = b""  # instead of the third piece
+    once: bool = False
+    used: list[asyncio.Transport | None] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
@@ -34,6 +37,9 @@ class Odd:
         return web.json_response({"data": [{"id": "odd-1"}, {"id": "odd-2"}]}, headers={"Server": "odd/0.7"})
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        if self.once and request.transport and request.transport in self.used:
+            request.transport.abort()
+        self.used.append(request.transport)
         body = await request.json()
         self.bodies.append(body)
         self.headers = dict(request.headers)

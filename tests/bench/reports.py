@@ -34,7 +34,7 @@ def report(**changes: object) -> Report:
         "machine": {"cpu": "A <fast> CPU", "cores": 2, "memory_bytes": 24 << 30},
         "server": {
             "name": "homebox", "version": "0.1.0", "place": "/run/api.sock", "model": "tiny", "quantisation": "Q4_1",
-            "device": "cpu (2 threads)", "engine": {"attention": "reference"},
+            "device": "cpu (2 threads)", "engine": {"attention": "native amx", "weights": "int4 and int8"},
         },
         "load": {
             "prompt_tokens": 100, "max_tokens": 128, "lengths": "mixed", "arrivals": "closed", "rounds": 3,

@@ -67,6 +67,11 @@ def test_events_may_be_written_in_other_ways(oddity: dict[str, Any]) -> None:
     assert (done.tokens, done.prompt_tokens, len(done.at_s)) == (5, 3, 5)
 
 
+def test_a_server_that_closes_the_connections_it_keeps_did_not_go_away() -> None:
+    _, done = ask(Odd(once=True), five)
+    assert done.tokens == 5
+
+
 def test_deliveries_have_their_times_and_gaps() -> None:
     _, done = ask(Odd(), five)
     assert done.sent_s <= done.at_s[0] and done.at_s == sorted(done.at_s) and done.at_s[-1] <= done.done_s

@@ -37,6 +37,13 @@ def test_the_table_has_a_line_a_phase_with_its_figures_below_their_titles() -> N
     assert "note: 2 other answers were under way" in lines and "up to 128 out" in lines[1]
 
 
+def test_it_says_of_which_types_file_and_weights_were_and_which_kernels_ran() -> None:
+    how = "tiny, Q4_1 as int4 and int8, cpu (2 threads), native amx"
+    assert table.lines(report())[0] == f"homebox 0.1.0 at /run/api.sock: {how}"
+    assert "Q4_1 as int4 and int8, cpu (2 threads)" in picture.svg(report())
+    assert report(server={"model": "m"}).quantisation == ""
+
+
 def test_a_figure_that_is_not_known_is_not_shown_as_zero() -> None:
     unknown = figures(10.0, 1, 20.0, 40.0)
     unknown = results.msgspec.structs.replace(unknown, gap_p95_ms=None, used=results.Used())

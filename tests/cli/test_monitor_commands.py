@@ -45,6 +45,9 @@ def test_status_is_one_line(box: FakeDaemon, homebox: Shell) -> None:
     ran = homebox("status")
     assert (ran.code, ran.out, ran.err) == (0, "ready  tiny  1 running  0 waiting\n", "")
     assert json.loads(homebox("status", "--json").out) == READY
+    how = {"engine": {"weights": "int4 and int8", "attention": "native avx2"}}
+    box.when("GET", "/health", lambda exchange: exchange.json(READY | how))
+    assert homebox("status").out == "ready  tiny  1 running  0 waiting  int4 and int8, native avx2\n"
     box.when("GET", "/health", lambda exchange: exchange.json({"state": "ready"}))  # what strangers are told
     assert homebox("status").out == "ready  (who asks without a key is told no more: HOMEBOX_KEY)\n"
 

@@ -71,7 +71,7 @@ def test_a_request_that_memory_cannot_hold_is_refused_and_one_that_fills_it_ends
 
 
 def test_too_little_memory_is_said_before_anything_runs(engine: Make) -> None:
-    with pytest.raises(UsageError, match="17 KiB for KV memory hold [0-9] blocks of 16 tokens") as caught:
+    with pytest.raises(UsageError, match=r"17 KiB for KV memory hold [0-9] blocks of 16 tokens") as caught:
         engine(kv_bytes=17 * 1024)
     assert "kv_memory" in str(caught.value)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from homebox.client import words
-from homebox.client.glance import hit_rate, hot, other_bytes, used_blocks, used_share
+from homebox.client.glance import computed, hit_rate, hot, other_bytes, used_blocks, used_share
 from homebox.client.lines import Glyphs, Line, Part, bar, clip, cut, fit, graph, nice_top, part, plain, width
 from homebox.client.past import Past
 from homebox.tui.monitor import kvmap
@@ -121,6 +121,7 @@ def _device_figures(now: Snapshot, device: Device | None, cells: int, glyphs: Gl
             part(f"weights {words.gib(now.weight_bytes)}", rank=1),
             part(f"kv {words.gib(now.kv_bytes)}", rank=1),
             part(f"other {words.gib(other_bytes(now, device))}", rank=2),
+            *computed(now, rank=3),
         ],
         cells - 1,
     )
