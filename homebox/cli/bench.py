@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from homebox.cli import columns, terminal
-from homebox.client.sanitise import clean
+from homebox.client.sanitise import clean, safe_json
 from homebox.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _target(url: str | None, key: str | None) -> Target:
 
 def _write(file: str, text: str) -> None:
     if file == "-":
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(safe_json(text) + "\n")
         return
     try:
         Path(file).write_text(text + "\n", encoding="utf-8")

@@ -77,9 +77,9 @@ inline void sum_by_amx(const std::uint8_t* data, int in, const Rows& rows, int f
     const int groups = in / GROUP;
     const half* scales = (const half*)data;
     const std::uint8_t* w = unpacked();
-    const std::int64_t at = std::int64_t(first) * in, group_at = std::int64_t(first) * groups;
+    const std::int64_t at = std::int64_t(first) * in, capacity = rows.capacity;
     const std::int8_t *low = rows.low + at, *high = FINE ? rows.high + at : nullptr;
-    const float *scale = rows.scale + group_at, *total = rows.total + group_at;
+    const float *scale = rows.scale + first, *total = rows.total + first;
     alignas(64) std::int32_t l[2][AMX_ROWS * LANES], h[2][AMX_ROWS * LANES];
     F16 sum[AMX_ROWS];
     HB_UNROLL
@@ -104,7 +104,7 @@ inline void sum_by_amx(const std::uint8_t* data, int in, const Rows& rows, int f
         for (int r = 0; r < AMX_ROWS; ++r) {
             const Sums of_low{_mm512_load_si512(l[odd] + r * LANES)};
             const Sums of_high{FINE ? _mm512_load_si512(h[odd] + r * LANES) : _mm512_setzero_si512()};
-            sum[r] = add_group<KIND, FINE>(sum[r], of_low, of_high, d, m, scale[r * groups + g], total[r * groups + g]);
+            sum[r] = add_group<KIND, FINE>(sum[r], of_low, of_high, d, m, scale[g * capacity + r], total[g * capacity + r]);
         }
     };
     // The dots of a group are made while those of the group before are added.

@@ -108,19 +108,20 @@ HB_EXPORT void hb_multiply(const hb::Weight* w, const float* x, int rows, float*
     input.x = x;
     input.step = w->in;
     if (is_integer(*w)) {
-        const std::size_t padded = std::size_t(rows + PADDING);
+        const std::size_t padded = std::size_t(rows) + PADDING;
         low.resize(padded * w->in), high.resize(padded * w->in);
         scale.resize(padded * groups), total.resize(padded * groups), low_shift.resize(padded * groups);
         high_shift.resize(padded * groups);
         pool_each(rows, [&](int r) {
             for (int g = 0; g < groups; ++g) {
-                const std::int64_t i = std::int64_t(r) * groups + g;
-                std::int8_t* second = w->fine ? &high[i * GROUP] : nullptr;
+                const std::size_t at = (std::size_t(r) * groups + g) * GROUP, i = g * padded + r;
+                std::int8_t* second = w->fine ? &high[at] : nullptr;
                 quantise_group(
-                    x + i * GROUP, &low[i * GROUP], second, &scale[i], &total[i], &low_shift[i], &high_shift[i]);
+                    x + at, &low[at], second, &scale[i], &total[i], &low_shift[i], &high_shift[i]);
             }
         });
-        input = {x, low.data(), high.data(), scale.data(), total.data(), low_shift.data(), high_shift.data(), w->in};
+        input = {x, low.data(), high.data(), scale.data(), total.data(), low_shift.data(), high_shift.data(), w->in,
+                 int(padded)};
     }
     pool_each(tiles(*w), [&](int t) {
         multiply_tile(*w, t, input, rows, [&](int row, F16 sums) {

@@ -65,11 +65,12 @@ struct Rows {
     const float* x = nullptr;             // [rows, step]
     const std::int8_t* low = nullptr;     // [rows, in]: i, or l
     const std::int8_t* high = nullptr;    // [rows, in]: h
-    const float* scale = nullptr;         // [rows, groups]: s
-    const float* total = nullptr;         // [rows, groups]: s times the sum of i
-    const std::int32_t* low_shift = nullptr;   // [rows, groups]: -128 times the sum of low
-    const std::int32_t* high_shift = nullptr;  // [rows, groups]: -128 times the sum of high
+    const float* scale = nullptr;         // [groups, capacity]: s
+    const float* total = nullptr;         // [groups, capacity]: s times the sum of i
+    const std::int32_t* low_shift = nullptr;   // [groups, capacity]: -128 times the sum of low
+    const std::int32_t* high_shift = nullptr;  // [groups, capacity]: -128 times the sum of high
     int step = 0;
+    int capacity = 0;
 };
 
 // Quantise one group of 32 values; `high` is null where one byte will do.
@@ -120,10 +121,10 @@ inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int
     const int groups = in / GROUP;
     const std::uint8_t* codes = data + scale_bytes(KIND, in);
     const half* scales = (const half*)data;
-    const std::int64_t at = std::int64_t(first) * in, group_at = std::int64_t(first) * groups;
+    const std::int64_t at = std::int64_t(first) * in, capacity = rows.capacity;
     const std::int8_t *low = rows.low + at, *high = FINE ? rows.high + at : nullptr;
-    const float *scale = rows.scale + group_at, *total = rows.total + group_at;
-    const std::int32_t *low_shift = rows.low_shift + group_at, *high_shift = rows.high_shift + group_at;
+    const float *scale = rows.scale + first, *total = rows.total + first;
+    const std::int32_t *low_shift = rows.low_shift + first, *high_shift = rows.high_shift + first;
     F16 sum[R];
     HB_UNROLL
     for (int r = 0; r < R; ++r) sum[r] = zero();
@@ -131,8 +132,8 @@ inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int
         Sums l[R], h[R];
         HB_UNROLL
         for (int r = 0; r < R; ++r) {
-            l[r] = sums(KIND == INT8 ? low_shift[r * groups + g] : 0);
-            h[r] = sums(KIND == INT8 && FINE ? high_shift[r * groups + g] : 0);
+            l[r] = sums(KIND == INT8 ? low_shift[g * capacity + r] : 0);
+            h[r] = sums(KIND == INT8 && FINE ? high_shift[g * capacity + r] : 0);
         }
         const auto meet = [&](Bytes w, int k) __attribute__((always_inline)) {
             HB_UNROLL
@@ -152,7 +153,7 @@ inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int
         scales += KIND == INT4 ? 2 * LANES : LANES;
         HB_UNROLL
         for (int r = 0; r < R; ++r)
-            sum[r] = add_group<KIND, FINE>(sum[r], l[r], h[r], d, m, scale[r * groups + g], total[r * groups + g]);
+            sum[r] = add_group<KIND, FINE>(sum[r], l[r], h[r], d, m, scale[g * capacity + r], total[g * capacity + r]);
     }
     HB_UNROLL
     for (int r = 0; r < R; ++r) out[r] = sum[r];

@@ -19,14 +19,16 @@ class Activations {
 public:
     void resize(int rows, int width) {
         width_ = width, groups_ = width / GROUP;
-        const std::size_t padded = std::size_t(rows + PADDING);
+        const std::size_t padded = std::size_t(rows) + PADDING;
+        capacity_ = int(padded);
         grow(x_, padded * width), grow(low_, padded * width), grow(high_, padded * width);
         grow(scale_, padded * groups_), grow(total_, padded * groups_), grow(low_shift_, padded * groups_),
             grow(high_shift_, padded * groups_);
     }
     float* row(int i) { return x_.data() + std::int64_t(i) * width_; }
     void quantise(int row, int group, bool fine) {
-        const std::size_t i = std::size_t(row) * groups_ + group, at = i * GROUP;
+        const std::size_t at = std::size_t(row) * width_ + group * GROUP;
+        const std::size_t i = std::size_t(group) * capacity_ + row;
         quantise_group(
             x_.data() + at, low_.data() + at, fine ? high_.data() + at : nullptr, &scale_[i], &total_[i], &low_shift_[i],
             &high_shift_[i]);
@@ -35,14 +37,14 @@ public:
         for (int g = 0; g < groups_; ++g) quantise(row, g, fine);
     }
     Rows rows() const { return {x_.data(), low_.data(), high_.data(), scale_.data(), total_.data(), low_shift_.data(),
-                high_shift_.data(), width_}; }
+                high_shift_.data(), width_, capacity_}; }
 
 private:
     template <class T>
     static void grow(std::vector<T>& v, std::size_t size) {
         if (v.size() < size) v.resize(size);
     }
-    int width_ = 0, groups_ = 0;
+    int width_ = 0, groups_ = 0, capacity_ = 0;
     std::vector<float> x_, scale_, total_;
     std::vector<std::int8_t> low_, high_;
     std::vector<std::int32_t> low_shift_, high_shift_;
@@ -82,7 +84,7 @@ public:
     explicit Decoder(const Model& model) : m_(model) {}
 
     // `batches[group]`; `hidden` is [tokens, hidden], normalised.
-    void step(const Batch* batches, const std::int64_t* ids, float* hidden);
+    void step(const Batch* batches, const std::int32_t* ids, float* hidden);
     void logits(const float* hidden, int rows, float* out);
 
 private:
@@ -108,7 +110,7 @@ void Decoder::each_tile(int count, F&& f) {
     });
 }
 
-void Decoder::step(const Batch* batches, const std::int64_t* ids, float* hidden) {
+void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden) {
     Team& team = Team::get();
     const Shape& shape = m_.shape;
     const int dim = shape.head_dim, width = m_.hidden, rotated = dim / 2;
@@ -241,7 +243,7 @@ void Decoder::logits(const float* hidden, int rows, float* out) {
 // The model's numbers are copied; what they point at (weights, blocks, layers) must live as long as the decoder.
 HB_EXPORT void* hb_decoder_new(const hb::Model* model) { return new hb::Decoder(*model); }
 HB_EXPORT void hb_decoder_free(void* decoder) { delete (hb::Decoder*)decoder; }
-HB_EXPORT void hb_decoder_step(void* decoder, const hb::Batch* batches, const std::int64_t* ids, float* hidden) {
+HB_EXPORT void hb_decoder_step(void* decoder, const hb::Batch* batches, const std::int32_t* ids, float* hidden) {
     ((hb::Decoder*)decoder)->step(batches, ids, hidden);
 }
 HB_EXPORT void hb_decoder_logits(void* decoder, const float* hidden, int rows, float* out) {
