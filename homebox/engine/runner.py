@@ -70,7 +70,7 @@ class Runner:
         started = time.perf_counter()
         with torch.inference_mode():
             self._attention.plan(shape)
-            ids = torch.zeros(tokens, dtype=torch.int64, device=self._device)
+            ids = torch.zeros(tokens, dtype=torch.int32, device=self._device)
             hidden = self._decoder.forward(ids, torch.arange(tokens, device=self._device), self._attention)
             self._decoder.logits(hidden[-1:])
         return (time.perf_counter() - started) * 1e3

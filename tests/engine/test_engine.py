@@ -10,6 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from homebox.errors import UsageError
+from homebox.kernels.cpu.weights import Packed
 from homebox.wire.frames import Sampling, StepDone, StepStarted, Submit
 from tests.engine.conftest import RunningEngine
 
@@ -205,14 +206,22 @@ def test_prompt_logprobs_are_the_models_whatever_the_chunks(engine: Make, tiny_m
     assert len(chosen) == 3 and all(s.logprob == pytest.approx(s.top[0].logprob) for s in chosen)
 
 
+def poisoned(embedding: torch.Tensor | Packed, token: int) -> None:
+    """Its row becomes NaN. In packed fp32 weights it is found by its values."""
+    if isinstance(embedding, Packed):
+        row, embedding = embedding.rows(torch.tensor([token])), embedding.data.view(torch.float32)
+        embedding[torch.isin(embedding, row)] = float("nan")
+    else:
+        embedding[token] = float("nan")
+
+
 @pytest.mark.parametrize("where", ["at the end", "in an early chunk"])
 def test_a_model_that_breaks_for_one_request_ends_that_request_alone(engine: Make, where: str) -> None:
     poison = 299
     fine = [t for t in prompt(20) if t != poison]
     undisturbed = alone(engine, Submit("fine", "mia", fine, greedy()))
     house = engine(max_chunk_tokens=32)
-    decoder = house.engine._runner._decoder  # type: ignore[attr-defined]
-    decoder.weights.embedding[poison] = float("nan")
+    poisoned(house.engine._runner._decoder.weights.embedding, poison)  # type: ignore[attr-defined]
     bad = [5] * 60 + [poison] if where == "at the end" else [5, poison] + [5] * 60
     house.submit(Submit("fine", "mia", fine, greedy()), Submit("broken", "leo", bad, greedy()))
     house.run()
