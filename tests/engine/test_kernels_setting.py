@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from homebox.engine.build import build
 from homebox.errors import KernelsMissing
-from homebox.kernels.cpu.library import Absent, Native
-from homebox.wire.frames import Ready, Start
+from homebox.kernels.cpu.library import Absent, Native, library
+from homebox.wire.frames import Ready, Sampling, Start, Submit
+from tests.engine.conftest import RunningEngine
 
 ABSENT = Absent("no C++ compiler found", "install one and restart homebox")
 
@@ -20,8 +22,16 @@ def ready(model: Path, kernels: str) -> Ready:
 
 
 @pytest.fixture
+def native() -> Native:
+    found = library()
+    if isinstance(found, Absent):
+        pytest.skip(found.why)
+    return found
+
+
+@pytest.fixture
 def nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("homebox.engine.build.library", lambda report: ABSENT)
+    monkeypatch.setattr("homebox.engine.compute.library", lambda report: ABSENT)
 
 
 @pytest.mark.usefixtures("nothing_here")
@@ -42,13 +52,25 @@ def test_a_person_who_wants_the_reference_hears_of_no_compiler_and_waits_for_non
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr("homebox.engine.build.library", lambda report: asked.append(1) or ABSENT)
+    monkeypatch.setattr("homebox.engine.compute.library", lambda report: asked.append(1) or ABSENT)
     assert ABSENT.note not in ready(tiny_model, "reference").notes and not asked
 
 
 def test_a_level_that_had_to_be_passed_over_is_said(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, native: Native, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Native("avx2", Path("some.so"), ctypes.CDLL(None), "avx2 kernels run, not amx: an old compiler")
-    monkeypatch.setattr("homebox.engine.build.library", lambda report: found)
+    found = replace(native, passed_over="avx2 kernels run, not amx: an old compiler")
+    monkeypatch.setattr("homebox.engine.compute.library", lambda report: found)
     assert found.passed_over in ready(tiny_model, "auto").notes
+
+
+@pytest.mark.usefixtures("native")
+def test_native_and_reference_kernels_make_the_same_tokens(engine: Callable[..., RunningEngine]) -> None:
+    made = []
+    for kernels in ("native", "reference"):
+        running = engine(kernels=kernels, quantize="none", max_chunk_tokens=16)
+        sampling = Sampling(max_tokens=8, temperature=0.0)
+        running.submit(*(Submit(f"r{n}", "mia", [*range(3, 3 + n)], sampling) for n in (1, 5, 40)))
+        running.run()
+        made.append([running.tokens(f"r{n}") for n in (1, 5, 40)])
+    assert made[0] == made[1]

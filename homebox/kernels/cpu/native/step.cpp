@@ -82,7 +82,7 @@ public:
     explicit Decoder(const Model& model) : m_(model) {}
 
     // `batches[group]`; `hidden` is [tokens, hidden], normalised.
-    void step(const Batch* batches, const std::int64_t* ids, float* hidden);
+    void step(const Batch* batches, const std::int32_t* ids, float* hidden);
     void logits(const float* hidden, int rows, float* out);
 
 private:
@@ -108,7 +108,7 @@ void Decoder::each_tile(int count, F&& f) {
     });
 }
 
-void Decoder::step(const Batch* batches, const std::int64_t* ids, float* hidden) {
+void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden) {
     Team& team = Team::get();
     const Shape& shape = m_.shape;
     const int dim = shape.head_dim, width = m_.hidden, rotated = dim / 2;
@@ -129,7 +129,7 @@ void Decoder::step(const Batch* batches, const std::int64_t* ids, float* hidden)
     }
     team.run([&] {
         team.each(tokens_, [&](int t) {
-            unpack_row(m_.embedding, int(ids[t]), &x_[std::int64_t(t) * width]);
+            unpack_row(m_.embedding, ids[t], &x_[std::int64_t(t) * width]);
             for (int i = 0; i < rotated; ++i) {
                 const float angle = float(layout_.position[std::size_t(t)]) * m_.frequencies[i];
                 cosines_[std::int64_t(t) * rotated + i] = std::cos(angle);
@@ -241,7 +241,7 @@ void Decoder::logits(const float* hidden, int rows, float* out) {
 // The model's numbers are copied; what they point at (weights, blocks, layers) must live as long as the decoder.
 HB_EXPORT void* hb_decoder_new(const hb::Model* model) { return new hb::Decoder(*model); }
 HB_EXPORT void hb_decoder_free(void* decoder) { delete (hb::Decoder*)decoder; }
-HB_EXPORT void hb_decoder_step(void* decoder, const hb::Batch* batches, const std::int64_t* ids, float* hidden) {
+HB_EXPORT void hb_decoder_step(void* decoder, const hb::Batch* batches, const std::int32_t* ids, float* hidden) {
     ((hb::Decoder*)decoder)->step(batches, ids, hidden);
 }
 HB_EXPORT void hb_decoder_logits(void* decoder, const float* hidden, int rows, float* out) {
