@@ -105,7 +105,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
     functions.hb_threads(placement.threads, cpus)
     spec, weights = load_native(folder, functions, start.quantize, report)
     groups = layer_groups(spec)
-    # Exact weights get exact memory; beside quantised ones fp16 adds nothing that could be seen.
+    # Exact weights get exact memory; beside rounded ones fp16 adds nothing that could be seen (docs/decisions/024).
     dtype = torch.float32 if weights.kinds() == "fp32" else torch.float16
 
     def with_blocks(blocks: int) -> Parts:
