@@ -87,7 +87,7 @@ def _unfit(spec: DecoderSpec, start: Start) -> str:
     if not runs_natively(spec):
         return (
             f"a model with heads of {spec.head_dim} and layers of {spec.hidden} and {spec.mlp} does not fit the native "
-            f"kernels (multiples of {abi.LANES}, {abi.GROUP} and {abi.GROUP})"
+            f"kernels (multiples of {abi.LANES} up to {abi.MOST_DIMENSIONS}, of {abi.GROUP} and of {abi.GROUP})"
         )
     if start.block_size != abi.BLOCK:
         return f"the native kernels have blocks of {abi.BLOCK} tokens, not {start.block_size}"
@@ -105,7 +105,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
     functions.hb_threads(placement.threads, cpus)
     spec, weights = load_native(folder, functions, start.quantize, report)
     groups = layer_groups(spec)
-    # Exact weights get exact memory; beside quantised ones fp16 adds nothing that could be seen.
+    # Exact weights get exact memory; beside rounded ones fp16 adds nothing that could be seen (docs/decisions/024).
     dtype = torch.float32 if weights.kinds() == "fp32" else torch.float16
 
     def with_blocks(blocks: int) -> Parts:

@@ -66,6 +66,7 @@ def runs_natively(spec: DecoderSpec) -> bool:
     """Whether the native step can compute a model of this shape."""
     return (
         spec.head_dim % abi.LANES == 0
+        and spec.head_dim <= abi.MOST_DIMENSIONS
         and spec.hidden % abi.GROUP == 0
         and spec.mlp % abi.GROUP == 0
         and spec.heads * spec.head_dim % abi.GROUP == 0
@@ -98,7 +99,7 @@ class NativeDecoder:
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
         """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told; `positions` are the same."""
         assert attention is self._attention
-        ids = ids.to(torch.int32).contiguous()
+        ids = ids.to(torch.int32).contiguous()  # already so in a batch of the engine
         if not 0 <= int(ids.min()) <= int(ids.max()) < self.spec.vocab_size:
             raise IndexError(f"a token id is not one of the {self.spec.vocab_size} of the model")
         hidden = torch.empty(len(ids), self.spec.hidden)

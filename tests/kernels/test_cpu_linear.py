@@ -102,6 +102,13 @@ def test_what_is_no_number_stays_none(functions: ctypes.CDLL, kind: str) -> None
             assert out[:-1].isfinite().all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_almost_nothing_comes_out_as_almost_nothing(functions: ctypes.CDLL, kind: str) -> None:
+    weight = make(functions, kind, (40, 96))
+    for size in (1e-45, 1e-40, 1e-36, 1e-31):
+        assert weight(torch.full((3, 96), size)).abs().max() < 1e-28
+
+
 @pytest.mark.parametrize(("bits", "share"), [(8, 1 / 254), (4, 1 / 30)])
 def test_quantising_is_off_by_half_a_step_at_most(bits: int, share: float) -> None:
     torch.manual_seed(2)

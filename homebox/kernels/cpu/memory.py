@@ -2,7 +2,7 @@
 
 In large pages where the kernel has them (Linux, transparent huge pages on request): every step reads all weights once and
 blocks in no order at all, and with pages of 4 KiB the processor would spend a third of that time looking up where
-they are (docs/measurements). Memory is taken from the system when it is first written, not before.
+they are (docs/decisions/025). Memory is taken from the system when it is first written, not before.
 """
 
 from __future__ import annotations

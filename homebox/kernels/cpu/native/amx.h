@@ -1,21 +1,24 @@
 // The exact dots of many rows at once, where the CPU has matrix registers (Intel AMX, 8 bits).
 //
-// A register holds 16 rows of 32 inputs, another the same inputs of 16 outputs; one instruction multiplies them. What is
-// done with the dots is the same as everywhere (add_group), so the sums are the same to the bit. Part of linear.h.
+// A register holds 16 rows of 32 inputs, another the same inputs of 16 outputs; one instruction multiplies them. What
+// is done with the dots is the same as everywhere (add_group), so the sums are the same to the bit. Part of linear.h.
 #pragma once
 
 #if defined(__AMX_INT8__) && defined(__AVX512F__)
 #define HB_AMX
 
-#include <immintrin.h>
+#include <type_traits>
 
 namespace hb {
 
-constexpr int AMX_FROM = 16;     // so many rows are worth unpacking a tile for (docs/measurements)
-constexpr int AMX_ROWS = 16;             // rows of a register
+constexpr int AMX_FROM = 16;     // so many rows are worth unpacking a tile for
+constexpr int AMX_ROWS = 16;     // rows of a register
 constexpr int AMX_MOST = 32768;  // inputs of an unpacked tile: half a megabyte a thread
 
-// Registers 0, 1: dots of the low bytes; 2, 3: of the high ones; 4, 5: rows; 6: outputs.
+static_assert(AMX_ROWS <= PADDING, "a register is filled beyond the last row");
+
+// Registers 0, 1: dots of the low bytes; 2, 3: of the high ones; 4, 5: rows; 6: outputs. Once a thread: nobody else in
+// the engine's process shapes them (torch would for products in bf16 and int8, and none is made beside these kernels).
 inline void shape_registers() {
     thread_local bool done = false;
     if (done) return;

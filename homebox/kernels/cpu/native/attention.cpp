@@ -20,6 +20,11 @@ const T* any_block() {
     return zeros.data();
 }
 
+// The first position that a query sees.
+int first_seen(const Batch& batch, int position) {
+    return batch.window > 0 ? std::max(0, position + 1 - batch.window) : 0;
+}
+
 // A softmax under way, for each query of a piece.
 struct Softmax {
     float peak[MOST_QUERIES];
@@ -90,6 +95,7 @@ void mix(const float* p, const float* factor, const T* const* blocks, int head_d
         for (int j = 0; j < D; ++j) store(output + i * head_dim + j * LANES, sum[i][j]);
 }
 
+// The same for all dimensions of a head.
 template <class T, int N>
 void mix_row(const float* p, const float* factor, const T* const* blocks, int head_dim, int keys, float* output) {
     const T* at[BLOCKS_IN_TILE];
@@ -140,89 +146,150 @@ void finish(const float* output, float total, int head_dim, float* out) {
     for (int d = 0; d < head_dim; d += LANES) store(out + d, load(output + d) * share);
 }
 
-// Ask for `size` bytes before they are needed: a tile lies in blocks here and there, which no prefetcher foresees.
-inline void soon(const void* at, std::int64_t size) {
-    for (std::int64_t i = 0; i < size; i += 64) __builtin_prefetch((const char*)at + i, 0, 2);
-}
-
-template <class T>
-void attend_as(
-    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const T* keys, const T* values, const float* q, int step,
-    float* out, int out_step, float* scratch, float* parts) {
-    const int dim = shape.head_dim, queries = piece.count * piece.heads;
-    float* scores = scratch;
-    float* output = scores + MOST_QUERIES * TILE;
-    float* joined = output + MOST_QUERIES * dim;
-    const float* query[MOST_QUERIES];
+// The queries of a piece, head beside head, and the first and last position that any of them sees.
+struct Queries {
+    int count, earliest, latest, token;
+    const float* at[MOST_QUERIES];
     int position[MOST_QUERIES];
-    const int token = layout.offset[std::size_t(piece.row)] + piece.first;
-    for (int i = 0; i < queries; ++i) {
-        query[i] = q + std::int64_t(token + i / piece.heads) * step + (piece.head + i % piece.heads) * dim;
-        position[i] = batch.starts[piece.row] + piece.first + i / piece.heads;
+
+    Queries(const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const float* q, int step)
+        : count(piece.count * piece.heads), token(layout.offset[std::size_t(piece.row)] + piece.first) {
+        for (int i = 0; i < count; ++i) {
+            const int head = piece.head + i % piece.heads;
+            at[i] = q + std::int64_t(token + i / piece.heads) * step + head * shape.head_dim;
+            position[i] = batch.starts[piece.row] + piece.first + i / piece.heads;
+        }
+        earliest = first_seen(batch, position[0]);
+        latest = position[count - 1];
     }
-    const int earliest = batch.window > 0 ? std::max(0, position[0] + 1 - batch.window) : 0;
-    const int latest = position[queries - 1];
-    int tile = earliest / TILE, end = latest / TILE + 1;
-    if (piece.split >= 0) {
-        tile = std::max(tile, piece.split * (SPLIT / TILE));
-        end = std::min(end, (piece.split + 1) * (SPLIT / TILE));
+};
+
+// Where the blocks of a sequence lie, for one kv head.
+template <class T>
+struct Blocks {
+    const T *keys, *values;
+    const std::int32_t* table;
+    int first, last;              // blocks of which something is seen; the table may say anything of the others
+    std::int64_t size, head, of_head;  // in elements: a block, where the kv head begins in it, and how much it has
+
+    Blocks(const Shape& shape, const Batch& batch, const Piece& piece, const Queries& queries, const T* k, const T* v)
+        : keys(k), values(v), table(batch.tables + std::int64_t(batch.slots[piece.row]) * batch.width),
+          first(queries.earliest / BLOCK), last(queries.latest / BLOCK),
+          of_head(std::int64_t(shape.head_dim) * BLOCK) {
+        size = shape.kv_heads * of_head, head = piece.kv_head * of_head;
     }
-    Softmax now, all_splits;
-    now.begin(queries), all_splits.begin(queries);
-    std::fill(output, output + queries * dim, 0.0f);
-    std::fill(joined, joined + queries * dim, 0.0f);
-    float factor[MOST_QUERIES];
-    const std::int32_t* table = batch.tables + std::int64_t(batch.slots[piece.row]) * batch.width;
-    const std::int64_t block_size = std::int64_t(shape.kv_heads) * dim * BLOCK;
-    // Where a block of this kv head begins, or -1 where nothing of it is seen.
-    const auto place = [&](int index) -> std::int64_t {
-        const int block = earliest / BLOCK <= index && index <= latest / BLOCK ? table[index] : -1;
-        return block < 0 ? -1 : block * block_size + std::int64_t(piece.kv_head) * dim * BLOCK;
-    };
-    const T *k[BLOCKS_IN_TILE], *v[BLOCKS_IN_TILE];
-    for (; tile < end; ++tile) {
+    // -1 where nothing is seen.
+    std::int64_t place(int index) const {
+        const int block = first <= index && index <= last ? table[index] : -1;
+        return block < 0 ? -1 : block * size + head;
+    }
+    void find(int tile, const T** k, const T** v) const {
         for (int b = 0; b < BLOCKS_IN_TILE; ++b) {
             const std::int64_t at = place(tile * BLOCKS_IN_TILE + b);
             k[b] = at >= 0 ? keys + at : nullptr;
             v[b] = at >= 0 ? values + at : nullptr;
-            const std::int64_t next = tile + 1 < end ? place((tile + 1) * BLOCKS_IN_TILE + b) : -1;
-            if (next >= 0) soon(keys + next, sizeof(T) * dim * BLOCK), soon(values + next, sizeof(T) * dim * BLOCK);
-        }
-        int i = 0;
-        for (; i + 12 <= queries; i += 12) score<T, 12, 2>(query + i, k, dim, scores + i * TILE);
-        for (; i + 4 <= queries; i += 4) score<T, 4, 4>(query + i, k, dim, scores + i * TILE);
-        for (; i + 3 <= queries; i += 3) score<T, 3, 4>(query + i, k, dim, scores + i * TILE);
-        for (; i + 1 <= queries; i += 1) score<T, 1, 4>(query + i, k, dim, scores + i * TILE);
-        int visible = 0;
-        for (i = 0; i < queries; ++i) {
-            const int from = batch.window > 0 ? std::max(0, position[i] + 1 - batch.window - tile * TILE) : 0;
-            const int to = std::min(TILE, position[i] + 1 - tile * TILE);
-            visible = std::max(visible, to);
-            factor[i] = soften(scores + i * TILE, from, to, now.peak[i], now.sum[i]);
-        }
-        const auto mixed = [&](auto n, int at) {
-            mix_row<T, n.value>(scores + at * TILE, factor + at, v, dim, visible, output + at * dim);
-        };
-        for (i = 0; i + 6 <= queries; i += 6) mixed(std::integral_constant<int, 6>{}, i);
-        for (; i + 3 <= queries; i += 3) mixed(std::integral_constant<int, 3>{}, i);
-        for (; i + 1 <= queries; i += 1) mixed(std::integral_constant<int, 1>{}, i);
-        const bool split_ends = (tile + 1) % (SPLIT / TILE) == 0 || tile + 1 == end;
-        if (piece.split < 0 && split_ends) {
-            for (i = 0; i < queries; ++i)
-                join_one(now.peak[i], now.sum[i], output + i * dim, dim, all_splits.peak[i], all_splits.sum[i], joined + i * dim);
-            now.begin(queries);
-            std::fill(output, output + queries * dim, 0.0f);
         }
     }
-    for (int i = 0; i < queries; ++i) {
+    // Ask for a tile before it is needed: its blocks lie here and there, which no prefetcher foresees.
+    void soon(int tile) const {
+        for (int b = 0; b < BLOCKS_IN_TILE; ++b) {
+            const std::int64_t at = place(tile * BLOCKS_IN_TILE + b);
+            if (at < 0) continue;
+            for (std::int64_t i = 0; i < of_head; i += 64 / std::int64_t(sizeof(T))) {
+                __builtin_prefetch(keys + at + i, 0, 2);
+                __builtin_prefetch(values + at + i, 0, 2);
+            }
+        }
+    }
+};
+
+template <class T>
+void score_all(const Queries& queries, const T* const* keys, int dim, float* scores) {
+    int i = 0;
+    for (; i + 12 <= queries.count; i += 12) score<T, 12, 2>(queries.at + i, keys, dim, scores + i * TILE);
+    for (; i + 4 <= queries.count; i += 4) score<T, 4, 4>(queries.at + i, keys, dim, scores + i * TILE);
+    for (; i + 3 <= queries.count; i += 3) score<T, 3, 4>(queries.at + i, keys, dim, scores + i * TILE);
+    for (; i < queries.count; ++i) score<T, 1, 4>(queries.at + i, keys, dim, scores + i * TILE);
+}
+
+// Returns up to which key of the tile anything is seen.
+int soften_all(const Queries& queries, int tile, int window, float* scores, Softmax& softmax, float* factor) {
+    int visible = 0;
+    for (int i = 0; i < queries.count; ++i) {
+        const int from = window > 0 ? std::max(0, queries.position[i] + 1 - window - tile * TILE) : 0;
+        const int to = std::min(TILE, queries.position[i] + 1 - tile * TILE);
+        visible = std::max(visible, to);
+        factor[i] = soften(scores + i * TILE, from, to, softmax.peak[i], softmax.sum[i]);
+    }
+    return visible;
+}
+
+template <class T>
+void mix_all(int queries, const float* p, const float* factor, const T* const* v, int dim, int keys, float* output) {
+    int i = 0;
+    for (; i + 6 <= queries; i += 6) mix_row<T, 6>(p + i * TILE, factor + i, v, dim, keys, output + i * dim);
+    for (; i + 3 <= queries; i += 3) mix_row<T, 3>(p + i * TILE, factor + i, v, dim, keys, output + i * dim);
+    for (; i < queries; ++i) mix_row<T, 1>(p + i * TILE, factor + i, v, dim, keys, output + i * dim);
+}
+
+template <class T>
+void attend_as(
+    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const T* keys, const T* values,
+    const float* q, int step, float* out, int out_step, float* scratch, float* parts) {
+    const int dim = shape.head_dim;
+    const Queries queries(shape, batch, layout, piece, q, step);
+    const Blocks<T> blocks(shape, batch, piece, queries, keys, values);
+    float* scores = scratch;
+    float* output = scores + MOST_QUERIES * TILE;
+    float* joined = output + MOST_QUERIES * dim;
+    int tile = queries.earliest / TILE, end = queries.latest / TILE + 1;
+    if (piece.split >= 0) {
+        tile = std::max(tile, piece.split * TILES_IN_SPLIT);
+        end = std::min(end, (piece.split + 1) * TILES_IN_SPLIT);
+    }
+    Softmax now, all_splits;
+    now.begin(queries.count), all_splits.begin(queries.count);
+    std::fill(output, output + queries.count * dim, 0.0f);
+    std::fill(joined, joined + queries.count * dim, 0.0f);
+    float factor[MOST_QUERIES];
+    const T *k[BLOCKS_IN_TILE], *v[BLOCKS_IN_TILE];
+    for (; tile < end; ++tile) {
+        blocks.find(tile, k, v);
+        if (tile + 1 < end) blocks.soon(tile + 1);
+        score_all(queries, k, dim, scores);
+        const int visible = soften_all(queries, tile, batch.window, scores, now, factor);
+        mix_all(queries.count, scores, factor, v, dim, visible, output);
+        if (piece.split >= 0 || ((tile + 1) % TILES_IN_SPLIT != 0 && tile + 1 < end)) continue;
+        for (int i = 0; i < queries.count; ++i)  // a split ends
+            join_one(
+                now.peak[i], now.sum[i], output + i * dim, dim, all_splits.peak[i], all_splits.sum[i],
+                joined + i * dim);
+        now.begin(queries.count);
+        std::fill(output, output + queries.count * dim, 0.0f);
+    }
+    for (int i = 0; i < queries.count; ++i) {
         if (piece.split >= 0) {
             float* part = parts + piece.slot * slot_floats(shape) + i * (dim + 2);
             part[0] = now.peak[i], part[1] = now.sum[i];
             std::copy(output + i * dim, output + (i + 1) * dim, part + 2);
         } else {
-            float* to = out + std::int64_t(token + i / piece.heads) * out_step + (piece.head + i % piece.heads) * dim;
+            const int head = piece.head + i % piece.heads;
+            float* to = out + std::int64_t(queries.token + i / piece.heads) * out_step + head * dim;
             finish(joined + i * dim, all_splits.sum[i], dim, to);
         }
+    }
+}
+
+template <class T>
+void write_as(
+    const Shape& shape, std::int64_t block, int kv_head, int slot, const float* k, const float* v, T* keys, T* values) {
+    const int dim = shape.head_dim;
+    const std::int64_t at = (block * shape.kv_heads + kv_head) * dim * BLOCK;
+    for (int d = 0; d < dim; d += LANES) {
+        T rounded[LANES];
+        store(rounded, load(k + d));
+        for (int i = 0; i < LANES; ++i) keys[at + std::int64_t(d + i) * BLOCK + slot] = rounded[i];
+        store(values + at + std::int64_t(slot) * dim + d, load(v + d));
     }
 }
 
@@ -245,8 +312,7 @@ int cut(const Shape& shape, const Batch& batch, std::vector<Piece>& pieces, std:
         for (int row = 0; row < batch.rows; ++row) {
             if ((batch.counts[row] > 1) != (longer == 1)) continue;
             const int last = batch.starts[row] + batch.counts[row] - 1;
-            const int earliest = batch.window > 0 ? std::max(0, last + 1 - batch.window) : 0;
-            const int split = earliest / SPLIT, splits = last / SPLIT - split + 1;
+            const int split = first_seen(batch, last) / SPLIT, splits = last / SPLIT - split + 1;
             for (int kv_head = 0; kv_head < shape.kv_heads; ++kv_head)
                 for (int head = 0; head < shape.shared(); head += heads_at_once) {
                     const int heads = std::min(heads_at_once, shape.shared() - head);
@@ -269,21 +335,9 @@ int cut(const Shape& shape, const Batch& batch, std::vector<Piece>& pieces, std:
     return slots;
 }
 
-template <class T>
-static void write_as(const Shape& shape, std::int64_t block, int kv_head, int slot, const float* k, const float* v, T* keys, T* values) {
-    const int dim = shape.head_dim;
-    const std::int64_t at = (block * shape.kv_heads + kv_head) * dim * BLOCK;
-    for (int d = 0; d < dim; d += LANES) {
-        T rounded[LANES];
-        store(rounded, load(k + d));
-        for (int i = 0; i < LANES; ++i) keys[at + std::int64_t(d + i) * BLOCK + slot] = rounded[i];
-        store(values + at + std::int64_t(slot) * dim + d, load(v + d));
-    }
-}
-
 void write_kv(
-    const Shape& shape, const Batch& batch, const Layout& layout, int token, int kv_head, const float* k, const float* v, void* keys,
-    void* values) {
+    const Shape& shape, const Batch& batch, const Layout& layout, int token, int kv_head, const float* k,
+    const float* v, void* keys, void* values) {
     const int position = layout.position[std::size_t(token)];
     const int slot = batch.slots[layout.row[std::size_t(token)]];
     const std::int64_t block = batch.tables[std::int64_t(slot) * batch.width + position / BLOCK];
@@ -294,12 +348,15 @@ void write_kv(
 }
 
 void attend(
-    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const void* keys, const void* values, const float* q,
-    int step, float* out, int out_step, float* scratch, float* parts) {
+    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const void* keys,
+    const void* values, const float* q, int step, float* out, int out_step, float* scratch, float* parts) {
+    const auto as = [&](const auto* k, const auto* v) {
+        attend_as(shape, batch, layout, piece, k, v, q, step, out, out_step, scratch, parts);
+    };
     if (shape.kv_kind == KV_HALF)
-        attend_as(shape, batch, layout, piece, (const half*)keys, (const half*)values, q, step, out, out_step, scratch, parts);
+        as((const half*)keys, (const half*)values);
     else
-        attend_as(shape, batch, layout, piece, (const float*)keys, (const float*)values, q, step, out, out_step, scratch, parts);
+        as((const float*)keys, (const float*)values);
 }
 
 void join(
@@ -325,7 +382,8 @@ HB_EXPORT void hb_write_kv(
     hb::Layout layout;
     layout.set(*batch);
     hb::pool_each(batch->tokens * heads, [&](int i) {
-        hb::write_kv(*shape, *batch, layout, i / heads, i % heads, k + std::int64_t(i) * dim, v + std::int64_t(i) * dim, keys, values);
+        const std::int64_t at = std::int64_t(i) * dim;
+        hb::write_kv(*shape, *batch, layout, i / heads, i % heads, k + at, v + at, keys, values);
     });
 }
 
@@ -341,9 +399,11 @@ HB_EXPORT void hb_attend(
     const std::size_t size = scratch_floats(shape->head_dim);
     std::vector<float> parts(slots * slot_floats(*shape)), scratch(size * std::size_t(Team::get().size()));
     pool_each(int(pieces.size()), [&](int i) {
-        attend(*shape, *batch, layout, pieces[i], keys, values, q, step, out, step, &scratch[size * Team::member()], parts.data());
+        float* mine = &scratch[size * std::size_t(Team::member())];
+        attend(*shape, *batch, layout, pieces[std::size_t(i)], keys, values, q, step, out, step, mine, parts.data());
     });
     pool_each(int(joins.size()), [&](int i) {
-        join(*shape, layout, joins[i], parts.data(), out, step, &scratch[size * Team::member()]);
+        float* mine = &scratch[size * std::size_t(Team::member())];
+        join(*shape, layout, joins[std::size_t(i)], parts.data(), out, step, mine);
     });
 }

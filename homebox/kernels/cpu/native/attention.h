@@ -20,7 +20,7 @@ namespace hb {
 constexpr int BLOCK = 16;   // tokens of a block
 constexpr int TILE = 64;    // keys of a softmax step
 constexpr int SPLIT = 512;  // keys that one thread takes
-constexpr int BLOCKS_IN_TILE = TILE / BLOCK;
+constexpr int BLOCKS_IN_TILE = TILE / BLOCK, TILES_IN_SPLIT = SPLIT / TILE;
 
 enum KvKind : std::int32_t { KV_FLOAT32 = 0, KV_HALF = 1 };
 
@@ -53,15 +53,15 @@ struct Layout {
 
 // A piece of the work: some queries of a sequence, some heads that share a kv head, one split or all of them.
 struct Piece {
-    std::int32_t row, first, count;            // queries first .. first + count - 1 of the row
-    std::int32_t kv_head, head, heads;         // heads head .. head + heads - 1
-    std::int32_t split;                        // -1: all of them, joined here; else this one, joined later
-    std::int32_t slot;                         // where the part of a split is left; of a join, the first
-    std::int32_t splits;                       // of a join
+    std::int32_t row, first, count;     // queries first .. first + count - 1 of the row
+    std::int32_t kv_head, head, heads;  // heads head .. head + heads - 1
+    std::int32_t split;                 // -1: all of them, joined here; else this one, joined later
+    std::int32_t slot;                  // where the part of a split is left; of a join, the first
+    std::int32_t splits;                // of a join
 };
 
-constexpr int MOST_DIMENSIONS = 512;  // of a head
-constexpr int MOST_QUERIES = 48;  // queries times heads of a piece
+constexpr int MOST_DIMENSIONS = 512;  // of a head; Python refuses models with more
+constexpr int MOST_QUERIES = 48;      // queries times heads of a piece
 
 inline std::size_t scratch_floats(int head_dim) { return std::size_t(MOST_QUERIES) * (TILE + 2 * head_dim); }
 
@@ -73,14 +73,16 @@ int cut(const Shape& shape, const Batch& batch, std::vector<Piece>& pieces, std:
 
 // Keys and values of one token into its block. `k` and `v` are of one kv head.
 void write_kv(
-    const Shape& shape, const Batch& batch, const Layout& layout, int token, int kv_head, const float* k, const float* v, void* keys,
-    void* values);
+    const Shape& shape, const Batch& batch, const Layout& layout, int token, int kv_head, const float* k,
+    const float* v, void* keys, void* values);
 
-// Queries are [tokens, step] with head h at h * head_dim, scaled already; so is the output, with `out_step`.
+// Queries are [tokens, step] with head h at h * head_dim, scaled already; so is the output, with `out_step`. `scratch`
+// is a thread's own, `scratch_floats` of it; `parts` has the slots of all pieces.
 void attend(
-    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const void* keys, const void* values, const float* q,
-    int step, float* out, int out_step, float* scratch, float* parts);
+    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const void* keys,
+    const void* values, const float* q, int step, float* out, int out_step, float* scratch, float* parts);
 
+// The same queries again, out of what the pieces of their splits have left in `parts`.
 void join(
     const Shape& shape, const Layout& layout, const Piece& piece, const float* parts, float* out, int out_step,
     float* scratch);

@@ -89,7 +89,9 @@ inline Sums sums(std::int32_t start) {
     const int32x4_t v = vdupq_n_s32(start);
     return {{v, v, v, v}};
 }
-inline Bytes bytes(const std::uint8_t* p) { return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}}; }
+inline Bytes bytes(const std::uint8_t* p) {
+    return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
+}
 inline Bytes low_codes(Bytes p) {
     for (auto& v : p.q) v = vandq_u8(v, vdupq_n_u8(15));
     return p;

@@ -78,8 +78,7 @@ HB_EXPORT void hb_pack_integer(
 }
 
 // Float weights: `values` is [out, in] of the kind's own type.
-HB_EXPORT void hb_pack_float(
-    int kind, int out, int in, const void* values, std::uint8_t* packed) {
+HB_EXPORT void hb_pack_float(int kind, int out, int in, const void* values, std::uint8_t* packed) {
     using namespace hb;
     const int size = kind == FLOAT32 ? 4 : 2;
     pool_each((out + LANES - 1) / LANES, [&](int t) {
@@ -87,8 +86,8 @@ HB_EXPORT void hb_pack_float(
         std::memset(tile, 0, std::size_t(tile_bytes(kind, in)));
         for (int o = 0; o < LANES && t * LANES + o < out; ++o) {
             const std::uint8_t* from = (const std::uint8_t*)values + (t * LANES + o) * std::int64_t(in) * size;
-            for (int k = 0; k < in; ++k)
-                std::memcpy(tile + (std::int64_t(k) * LANES + o) * size, from + std::int64_t(k) * size, std::size_t(size));
+            for (std::int64_t k = 0; k < in; ++k)
+                std::memcpy(tile + (k * LANES + o) * size, from + k * size, std::size_t(size));
         }
     });
 }

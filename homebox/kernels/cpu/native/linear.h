@@ -32,9 +32,9 @@ constexpr int GROUP = 32;
 
 struct Weight {
     std::int32_t kind, out, in;
-    std::int32_t fine;   // whether rows meet it with two bytes a value
+    std::int32_t fine;  // whether rows meet it with two bytes a value
     const std::uint8_t* data;
-    const float* bias;  // as long as the tiles are, or null
+    const float* bias;  // padded to whole tiles, or null
 };
 
 inline bool is_integer(const Weight& w) { return w.kind == INT8 || w.kind == INT4; }
@@ -58,16 +58,20 @@ inline std::int64_t tile_bytes(int kind, int in) {
 void unpack_row(const Weight& w, int row, float* out);
 
 // Rows of activations: as floats, and quantised. `step` is the distance between rows in floats. Of the quantised arrays
-// some rows beyond the last may be read (their sums are thrown away): PADDING more are there.
+// some rows beyond the last may be read (amx.h; their sums are thrown away): PADDING more are there.
 constexpr int PADDING = 16;
 
+// A group whose largest value is below this is all zeros to an integer weight: the factor that would stretch it to
+// whole numbers is beyond what fp32 holds.
+constexpr float LEAST_PEAK = 1e-30f;
+
 struct Rows {
-    const float* x = nullptr;             // [rows, step]
-    const std::int8_t* low = nullptr;     // [rows, in]: i, or l
-    const std::int8_t* high = nullptr;    // [rows, in]: h
-    const float* scale = nullptr;         // [groups, capacity]: s
-    const float* total = nullptr;         // [groups, capacity]: s times the sum of i
-    const std::int32_t* low_shift = nullptr;   // [groups, capacity]: -128 times the sum of low
+    const float* x = nullptr;                  // [rows, step]
+    const std::int8_t* low = nullptr;          // [rows, in]: i, or l
+    const std::int8_t* high = nullptr;         // [rows, in]: h
+    const float* scale = nullptr;              // [groups, capacity]: s
+    const float* total = nullptr;              // [groups, capacity]: s times the sum of i
+    const std::int32_t* low_shift = nullptr;   // [groups, capacity]: -128 times the sum of low, for INT8's w + 128
     const std::int32_t* high_shift = nullptr;  // [groups, capacity]: -128 times the sum of high
     int step = 0;
     int capacity = 0;
@@ -83,7 +87,7 @@ inline void quantise_group(
     // 0, unless something is infinite or no number: then NaN, which must not be lost on the way to the logits.
     const float sane = sum((a - a) + (b - b));
     *scale = peak / most + sane;
-    const F16 inverse = all(peak > 0.0f ? most / peak : 0.0f);
+    const F16 inverse = all(peak >= LEAST_PEAK ? most / peak : 0.0f);
     float of_high = 0.0f;
     const F16 ia = nearest(a * inverse), ib = nearest(b * inverse);
     if (high != nullptr) {

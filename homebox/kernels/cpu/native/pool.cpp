@@ -2,7 +2,6 @@
 #include "pool.h"
 
 #include <condition_variable>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>

@@ -20,7 +20,8 @@ public:
     void resize(int threads, const int* cpus);
     int size() const;
 
-    // One caller at a time; a second one waits.
+    // One caller at a time; a second one waits. Not from inside `body`, and not in a process that was forked off: the
+    // threads stay behind.
     void run(const std::function<void()>& body);
 
     // Inside `run`, by every member alike. `f(item)` is called once for each item in [0, items).

@@ -1,13 +1,13 @@
 // Which token comes next, over rows of fp32 logits?
 //
-// The same arithmetic as kernels/sampling.py, to the bit: the weight of a token is e^((logit - highest) / temperature) in
-// fixed point, 2^44 for the likeliest, computed with fp64 sums and products only, each rounded once. Sums of weights
-// are sums of integers, so they come out the same in any order and in any number of pieces, and nothing hangs on how a row
-// was searched. Compiled with -ffp-contract=off: a fused multiply-add would be another arithmetic.
+// The same arithmetic as kernels/sampling.py, to the bit: the weight of a token is e^((logit - highest) / temperature)
+// in fixed point, 2^44 for the likeliest, computed with fp64 sums and products only, each rounded once. Sums of weights
+// are sums of integers, so they come out the same in any order and in any number of pieces, and nothing hangs on how a
+// row was searched. Compiled with -ffp-contract=off: a fused multiply-add would be another arithmetic.
 //
-// No row is sorted. A token's place among others is found by halving: the likelier half of what is left is split off and
-// weighed, and the search goes on in the half where the sum is reached. What is looked at is first the few tokens near the
-// highest, and more only where these do not reach top-p.
+// No row is sorted. A token's place among others is found by halving: the likelier half of what is left is split off
+// and weighed, and the search goes on in the half where the sum is reached. What is looked at is first the few tokens
+// near the highest, and more only where these do not reach top-p.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -39,7 +39,7 @@ typedef std::int64_t Longs __attribute__((vector_size(BYTES)));
 constexpr std::int64_t BLOCK = 64;  // tokens that share one maximum and one sum
 constexpr std::int64_t ONE = std::int64_t(1) << 44;
 constexpr double LEAST = -40.0;  // e^LEAST * 2^44 rounds to nothing
-constexpr double NOTHING = 32.0;  // so far below the highest, in units of the temperature, every weight is 0: e^-31.2 is 2^-45
+constexpr double NOTHING = 32.0;  // so far below the highest, in temperatures, every weight is 0: e^-31.2 is 2^-45
 constexpr double MOST = 1e300;    // 1 / temperature stays a number
 constexpr double FIRST_LOOK = 4.0;
 constexpr float MINUS_INFINITY = -std::numeric_limits<float>::infinity();
@@ -250,7 +250,8 @@ std::size_t crossing(std::vector<Item>& items, std::int64_t target) {
     while (high - low > 32) {
         const std::size_t middle = low + (high - low) / 2;
         const auto begin = items.begin();
-        std::nth_element(begin + std::ptrdiff_t(low), begin + std::ptrdiff_t(middle), begin + std::ptrdiff_t(high), likelier);
+        std::nth_element(
+            begin + std::ptrdiff_t(low), begin + std::ptrdiff_t(middle), begin + std::ptrdiff_t(high), likelier);
         std::int64_t half = 0;
         for (std::size_t i = low; i < middle; ++i) half += items[i].weight;
         if (before + half > target) {
@@ -298,7 +299,8 @@ std::int64_t draw_by_token(const Row& row, const Scale& scale, std::int64_t leas
 }
 
 // With top-k or top-p: the sum runs from the likeliest down.
-std::int64_t draw_by_rank(const Row& row, const Scale& scale, const Wish& wish, std::int64_t least, double u, Scratch& mine) {
+std::int64_t draw_by_rank(
+    const Row& row, const Scale& scale, const Wish& wish, std::int64_t least, double u, Scratch& mine) {
     std::int64_t total, gathered;
     if (wish.top_k > 0) {
         gather_likeliest(row, std::size_t(std::min(wish.top_k, row.vocab)), scale.floor(), mine);

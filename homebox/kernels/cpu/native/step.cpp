@@ -5,7 +5,10 @@
 // multiply by tile, attend by piece. Data passes from loop to loop in buffers that are kept between steps.
 #include "step.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "pool.h"
 
@@ -22,22 +25,25 @@ public:
         const std::size_t padded = std::size_t(rows) + PADDING;
         capacity_ = int(padded);
         grow(x_, padded * width), grow(low_, padded * width), grow(high_, padded * width);
-        grow(scale_, padded * groups_), grow(total_, padded * groups_), grow(low_shift_, padded * groups_),
-            grow(high_shift_, padded * groups_);
+        grow(scale_, padded * groups_), grow(total_, padded * groups_);
+        grow(low_shift_, padded * groups_), grow(high_shift_, padded * groups_);
     }
     float* row(int i) { return x_.data() + std::int64_t(i) * width_; }
     void quantise(int row, int group, bool fine) {
         const std::size_t at = std::size_t(row) * width_ + group * GROUP;
         const std::size_t i = std::size_t(group) * capacity_ + row;
         quantise_group(
-            x_.data() + at, low_.data() + at, fine ? high_.data() + at : nullptr, &scale_[i], &total_[i], &low_shift_[i],
-            &high_shift_[i]);
+            x_.data() + at, low_.data() + at, fine ? high_.data() + at : nullptr, &scale_[i], &total_[i],
+            &low_shift_[i], &high_shift_[i]);
     }
     void quantise(int row, bool fine) {
         for (int g = 0; g < groups_; ++g) quantise(row, g, fine);
     }
-    Rows rows() const { return {x_.data(), low_.data(), high_.data(), scale_.data(), total_.data(), low_shift_.data(),
-                high_shift_.data(), width_, capacity_}; }
+    Rows rows() const {
+        return {x_.data(),     low_.data(),       high_.data(),       scale_.data(),
+                total_.data(), low_shift_.data(), high_shift_.data(), width_,
+                capacity_};
+    }
 
 private:
     template <class T>
@@ -79,11 +85,12 @@ void rotate(float* head, const float* cosines, const float* sines, int dim, floa
 
 F16 silu(F16 x) { return x / (all(1.0f) + exp(zero() - x)); }
 
+// For one caller at a time: the buffers are the decoder's own.
 class Decoder {
 public:
     explicit Decoder(const Model& model) : m_(model) {}
 
-    // `batches[group]`; `hidden` is [tokens, hidden], normalised.
+    // `batches[group]`, all of the same rows; `hidden` is [tokens, hidden], normalised.
     void step(const Batch* batches, const std::int32_t* ids, float* hidden);
     void logits(const float* hidden, int rows, float* out);
 
@@ -131,7 +138,7 @@ void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden)
     }
     team.run([&] {
         team.each(tokens_, [&](int t) {
-            unpack_row(m_.embedding, int(ids[t]), &x_[std::int64_t(t) * width]);
+            unpack_row(m_.embedding, ids[t], &x_[std::int64_t(t) * width]);
             for (int i = 0; i < rotated; ++i) {
                 const float angle = float(layout_.position[std::size_t(t)]) * m_.frequencies[i];
                 cosines_[std::int64_t(t) * rotated + i] = std::cos(angle);
@@ -158,22 +165,23 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
             store(to, add ? load(to) + sums : sums);
         });
     };
-    const auto normed = [&](const float* weight, bool quantised, bool fine) {
+    const auto norm = [&](const float* weight, bool quantised, bool fine) {
         team.each(tokens_, [&](int t) {
             normalise(&x_[std::int64_t(t) * width], weight, width, m_.eps, normed_.row(t));
             if (quantised) normed_.quantise(t, fine);
         });
     };
 
-    normed(layer.attention_norm, is_integer(layer.q) || is_integer(layer.k) || is_integer(layer.v), layer.q.fine);
-    const int q_tiles = tiles(layer.q), kv_tiles = tiles(layer.k);
-    each_tile(q_tiles + 2 * kv_tiles, [&](int tile) {
+    norm(layer.attention_norm, is_integer(layer.q) || is_integer(layer.k) || is_integer(layer.v), layer.q.fine);
+    const int q_tiles = tiles(layer.q), k_tiles = tiles(layer.k), v_tiles = tiles(layer.v);
+    float *q_out = qkv_.data(), *k_out = q_out + heads * dim, *v_out = k_out + kv_heads * dim;
+    each_tile(q_tiles + k_tiles + v_tiles, [&](int tile) {
         if (tile < q_tiles)
-            into(qkv_.data(), step, layer.q, tile, normed_.rows(), false);
-        else if (tile < q_tiles + kv_tiles)
-            into(qkv_.data() + heads * dim, step, layer.k, tile - q_tiles, normed_.rows(), false);
+            into(q_out, step, layer.q, tile, normed_.rows(), false);
+        else if ((tile -= q_tiles) < k_tiles)
+            into(k_out, step, layer.k, tile, normed_.rows(), false);
         else
-            into(qkv_.data() + (heads + kv_heads) * dim, step, layer.v, tile - q_tiles - kv_tiles, normed_.rows(), false);
+            into(v_out, step, layer.v, tile - k_tiles, normed_.rows(), false);
     });
 
     team.each(tokens_, [&](int t) {
@@ -191,8 +199,9 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
     const auto& pieces = pieces_[std::size_t(group)];
     const auto& joins = joins_[std::size_t(group)];
     team.each(int(pieces.size()), [&](int i) {
-        attend(shape, batch, layout_, pieces[std::size_t(i)], layer.keys, layer.values, qkv_.data(), step, mixed_.row(0), mixed_step,
-               scratch(), parts_.data());
+        attend(
+            shape, batch, layout_, pieces[std::size_t(i)], layer.keys, layer.values, qkv_.data(), step, mixed_.row(0),
+            mixed_step, scratch(), parts_.data());
     });
     if (!joins.empty())
         team.each(int(joins.size()), [&](int i) {
@@ -201,11 +210,10 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
     if (is_integer(layer.output)) team.each(tokens_, [&](int t) { mixed_.quantise(t, layer.output.fine); });
     each_tile(tiles(layer.output), [&](int tile) { into(x_.data(), width, layer.output, tile, mixed_.rows(), true); });
 
-    normed(layer.mlp_norm, is_integer(layer.gate) || is_integer(layer.up), layer.gate.fine);
+    norm(layer.mlp_norm, is_integer(layer.gate) || is_integer(layer.up), layer.gate.fine);
     // A group of 32 inner values at a time: gate, up, their product, and quantised while it is at hand.
     each_tile(m_.mlp / GROUP, [&](int g) {
-        for (int half = 0; half < 2; ++half) {
-            const int tile = 2 * g + half;
+        for (int tile = 2 * g; tile < 2 * g + 2; ++tile) {
             multiply_tile(layer.gate, tile, normed_.rows(), tokens_, [&](int row, F16 sums) {
                 store(inner_.row(row) + tile * LANES, silu(sums));
             });

@@ -1,4 +1,4 @@
-// The model as the native step sees it: numbers and addresses. Python fills these (kernels/cpu/decoder.py has the twins).
+// The model as the native step sees it: numbers and addresses. Python fills these in (abi.py has their twins).
 #pragma once
 
 #include "attention.h"
@@ -6,6 +6,7 @@
 
 namespace hb {
 
+// q, k and v meet the same rows, so they are fine or not alike; so are gate and up.
 struct Layer {
     const float* attention_norm;
     Weight q, k, v, output;

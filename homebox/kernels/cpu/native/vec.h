@@ -1,6 +1,6 @@
 // Sixteen floats, and sixteen sums of four small products, on whatever this CPU has.
 //
-// One meaning, five spellings: AVX-512, AVX2, NEON and plain C++. Kernels are written once on these two types. An
+// One meaning, four spellings: AVX-512, AVX2, NEON and plain C++. Kernels are written once on these two types. An
 // operation rounds once (fused where the name says fma), and sums over lanes run in one fixed order, so a result does
 // not depend on how a kernel is tiled. Compiled with -ffp-contract=off: nothing is fused that is not written so.
 #pragma once
@@ -108,7 +108,8 @@ inline void store(float* p, F16 x) {
     _mm256_storeu_ps(p + 8, x.b);
 }
 inline F16 load(const half* p) {
-    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p + 1))};
+    const auto* eight = (const __m128i*)p;
+    return {_mm256_cvtph_ps(_mm_loadu_si128(eight)), _mm256_cvtph_ps(_mm_loadu_si128(eight + 1))};
 }
 inline void store(half* p, F16 x) {
     _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
@@ -140,7 +141,8 @@ inline __m256 power_of_two(__m256 n) {
 inline F16 scale2(F16 x, F16 n) { return x * F16{power_of_two(n.a), power_of_two(n.b)}; }
 inline F16 zero_below(F16 y, F16 x, float limit) {
     const __m256 l = _mm256_set1_ps(limit);
-    return {_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, l, _CMP_NLT_UQ)), _mm256_and_ps(y.b, _mm256_cmp_ps(x.b, l, _CMP_NLT_UQ))};
+    const __m256 a = _mm256_cmp_ps(x.a, l, _CMP_NLT_UQ), b = _mm256_cmp_ps(x.b, l, _CMP_NLT_UQ);
+    return {_mm256_and_ps(y.a, a), _mm256_and_ps(y.b, b)};
 }
 inline void store_int8(std::int8_t* p, F16 whole) {
     const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(whole.a), _mm256_cvtps_epi32(whole.b));
