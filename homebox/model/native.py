@@ -99,7 +99,9 @@ class NativeDecoder:
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
         """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told; `positions` are the same."""
         assert attention is self._attention
-        ids = ids.to(torch.int32).contiguous()  # already so in a batch of the engine
+        ids = ids.to(torch.int32).contiguous()
+        if not 0 <= int(ids.min()) <= int(ids.max()) < self.spec.vocab_size:
+            raise IndexError(f"a token id is not one of the {self.spec.vocab_size} of the model")
         hidden = torch.empty(len(ids), self.spec.hidden)
         self._functions.hb_decoder_step(
             self._handle, self._attention.batches, ids.data_ptr(), hidden.data_ptr()

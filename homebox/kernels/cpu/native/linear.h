@@ -66,12 +66,12 @@ constexpr int PADDING = 16;
 constexpr float LEAST_PEAK = 1e-30f;
 
 struct Rows {
-    const float* x = nullptr;                  // [rows, step]
-    const std::int8_t* low = nullptr;          // [rows, in]: i, or l
-    const std::int8_t* high = nullptr;         // [rows, in]: h
-    const float* scale = nullptr;              // [rows, groups]: s
-    const float* total = nullptr;              // [rows, groups]: s times the sum of i
-    const std::int32_t* low_shift = nullptr;   // [rows, groups]: -128 times the sum of low, for INT8's w + 128
+    const float* x = nullptr;             // [rows, step]
+    const std::int8_t* low = nullptr;     // [rows, in]: i, or l
+    const std::int8_t* high = nullptr;    // [rows, in]: h
+    const float* scale = nullptr;         // [rows, groups]: s
+    const float* total = nullptr;         // [rows, groups]: s times the sum of i
+    const std::int32_t* low_shift = nullptr;   // [rows, groups]: -128 times the sum of low
     const std::int32_t* high_shift = nullptr;  // [rows, groups]: -128 times the sum of high
     int step = 0;
 };
