@@ -103,7 +103,8 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
     functions = abi.declare(found.functions)
     cpus = (ctypes.c_int * len(placement.cpus))(*placement.cpus) if placement.cpus else None
     functions.hb_threads(placement.threads, cpus)
-    spec, weights = load_native(folder, functions, start.quantize, report)
+    nodes = placement.nodes if placement.interleave else ()
+    spec, weights = load_native(folder, functions, start.quantize, report, nodes)
     groups = layer_groups(spec)
     # Exact weights get exact memory; beside rounded ones fp16 adds nothing that could be seen (docs/decisions/024).
     dtype = torch.float32 if weights.kinds() == "fp32" else torch.float16

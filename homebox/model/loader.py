@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -91,12 +91,14 @@ def load(folder: Path, dtype: torch.dtype, device: torch.device, report: Report)
         source.close()
 
 
-def load_native(folder: Path, functions: ctypes.CDLL, quantize: str, report: Report) -> NativeModel:
+def load_native(
+    folder: Path, functions: ctypes.CDLL, quantize: str, report: Report, nodes: Sequence[int] = ()
+) -> NativeModel:
     """For the native kernels. `quantize`: "auto" keeps what the file has, "none" makes fp32 of it, "int8" and "int4" turn
-    float matrices into groups. Raises BadFile where the folder holds no model that these kernels can run."""
+    float matrices into groups. `nodes`: over which memory nodes they are spread. Raises BadFile where the folder holds no model that these kernels can run."""
     source = _open(folder)
     try:
-        return NativeModel(source.spec, _build_native(source, functions, quantize, report))
+        return NativeModel(source.spec, _build_native(source, functions, Arena(nodes), quantize, report))
     finally:
         source.close()
 
@@ -160,16 +162,17 @@ def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Rep
     return Decoder(spec, Weights(embedding, layers, norm, head))
 
 
-def _build_native(source: Source, functions: ctypes.CDLL, quantize: str, report: Report) -> NativeWeights:
+def _build_native(
+    source: Source, functions: ctypes.CDLL, arena: Arena, quantize: str, report: Report
+) -> NativeWeights:
     spec = source.spec
     if not runs_natively(spec):
         raise BadFile(
-            f"the native kernels compute heads of a multiple of 16 dimensions, up to 512, and layers of a multiple of 32; "
-            f"this model has {spec.head_dim}, {spec.hidden} and {spec.mlp}",
+            "the native kernels compute heads of a multiple of 16 dimensions, 512 at most, and layers of a multiple of "
+            f"32; this model has {spec.head_dim}, {spec.hidden} and {spec.mlp}",
             hint='Set kernels = "reference".',
         )
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    arena = Arena()
 
     def packed(name: str, out: int, inner: int, bias: bool = False) -> Packed:
         weight = source.weight(f"{name}.weight", (out, inner))

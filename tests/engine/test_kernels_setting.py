@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,23 +9,14 @@ import pytest
 
 from homebox.engine.build import build
 from homebox.errors import KernelsMissing
-from homebox.kernels.cpu.library import Absent, Native, library
-from homebox.wire.frames import Ready, Sampling, Start, Submit
-from tests.engine.conftest import RunningEngine
+from homebox.kernels.cpu.library import Absent, library
+from homebox.wire.frames import Ready, Start
 
 ABSENT = Absent("no C++ compiler found", "install one and restart homebox")
 
 
 def ready(model: Path, kernels: str) -> Ready:
     return build(Start(str(model), kv_bytes=2**20, kernels=kernels), lambda _: None, lambda *_: None).ready
-
-
-@pytest.fixture
-def native() -> Native:
-    found = library()
-    if isinstance(found, Absent):
-        pytest.skip(found.why)
-    return found
 
 
 @pytest.fixture
@@ -57,20 +47,11 @@ def test_a_person_who_wants_the_reference_hears_of_no_compiler_and_waits_for_non
 
 
 def test_a_level_that_had_to_be_passed_over_is_said(
-    tiny_model: Path, native: Native, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = replace(native, passed_over="avx2 kernels run, not amx: an old compiler")
+    real = library()
+    if isinstance(real, Absent):
+        pytest.skip(real.why)
+    found = replace(real, passed_over="avx2 kernels run, not amx: an old compiler")
     monkeypatch.setattr("homebox.engine.compute.library", lambda report: found)
     assert found.passed_over in ready(tiny_model, "auto").notes
-
-
-@pytest.mark.usefixtures("native")
-def test_native_and_reference_kernels_make_the_same_tokens(engine: Callable[..., RunningEngine]) -> None:
-    made = []
-    for kernels in ("native", "reference"):
-        running = engine(kernels=kernels, quantize="none", max_chunk_tokens=16)
-        sampling = Sampling(max_tokens=8, temperature=0.0)
-        running.submit(*(Submit(f"r{n}", "mia", [*range(3, 3 + n)], sampling) for n in (1, 5, 40)))
-        running.run()
-        made.append([running.tokens(f"r{n}") for n in (1, 5, 40)])
-    assert made[0] == made[1]

@@ -25,16 +25,16 @@ public:
         const std::size_t padded = std::size_t(rows) + PADDING;
         capacity_ = int(padded);
         grow(x_, padded * width), grow(low_, padded * width), grow(high_, padded * width);
-        grow(scale_, padded * groups_), grow(total_, padded * groups_);
-        grow(low_shift_, padded * groups_), grow(high_shift_, padded * groups_);
+        grow(scale_, padded * groups_), grow(total_, padded * groups_), grow(low_shift_, padded * groups_),
+            grow(high_shift_, padded * groups_);
     }
     float* row(int i) { return x_.data() + std::int64_t(i) * width_; }
     void quantise(int row, int group, bool fine) {
         const std::size_t at = std::size_t(row) * width_ + group * GROUP;
         const std::size_t i = std::size_t(group) * capacity_ + row;
         quantise_group(
-            x_.data() + at, low_.data() + at, fine ? high_.data() + at : nullptr, &scale_[i], &total_[i],
-            &low_shift_[i], &high_shift_[i]);
+            x_.data() + at, low_.data() + at, fine ? high_.data() + at : nullptr, &scale_[i], &total_[i], &low_shift_[i],
+            &high_shift_[i]);
     }
     void quantise(int row, bool fine) {
         for (int g = 0; g < groups_; ++g) quantise(row, g, fine);
