@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]  # stage, done, total
 _KEPT_AT_8 = ("embed_tokens", "lm_head")
 
 # What meets these is rounded to 15 bits, not 8: there the rounding shows most in the next token (docs/decisions/024).
-_FINE = (*_KEPT_AT_8, "q_proj", "k_proj", "v_proj")
+_FINE = (*_KEPT_AT_8, "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
 class NativeModel(NamedTuple):

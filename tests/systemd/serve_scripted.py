@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from homebox.cli.main import main
-from homebox.daemon import serve
+from homebox.daemon import engine_process, serve
 from homebox.daemon.supervisor import Patience
 
 SCRIPT = Path(__file__).parents[1] / "daemon" / "scripted_engine.py"
@@ -22,8 +22,9 @@ def stand_still(signum: int, frame: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, stand_still)
-    serve.run = partial(  # type: ignore[assignment]
-        serve.run, command=(sys.executable, str(SCRIPT)), patience=Patience(stall_s=1.0, backoff_s=(0.0,))
-    )
+    # The first engine is started before the daemon, the next ones by it.
+    engine_process.WORKER = (sys.executable, str(SCRIPT))
+    patience = Patience(stall_s=1.0, backoff_s=(0.0,))
+    serve.run = partial(serve.run, command=engine_process.WORKER, patience=patience)  # type: ignore[assignment]
     sys.argv = ["homebox", "serve"]
     main()
