@@ -87,7 +87,7 @@ def _unfit(spec: DecoderSpec, start: Start) -> str:
     if not runs_natively(spec):
         return (
             f"a model with heads of {spec.head_dim} and layers of {spec.hidden} and {spec.mlp} does not fit the native "
-            f"kernels (multiples of {abi.LANES}, {abi.GROUP} and {abi.GROUP})"
+            f"kernels (multiples of {abi.LANES} up to {abi.MOST_DIMENSIONS}, of {abi.GROUP} and of {abi.GROUP})"
         )
     if start.block_size != abi.BLOCK:
         return f"the native kernels have blocks of {abi.BLOCK} tokens, not {start.block_size}"

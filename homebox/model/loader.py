@@ -164,8 +164,8 @@ def _build_native(source: Source, functions: ctypes.CDLL, quantize: str, report:
     spec = source.spec
     if not runs_natively(spec):
         raise BadFile(
-            f"the native kernels compute heads of a multiple of 16 dimensions and layers of a multiple of 32; this model has "
-            f"{spec.head_dim}, {spec.hidden} and {spec.mlp}",
+            "the native kernels compute heads of a multiple of 16 dimensions, 512 at most, and layers of a multiple of "
+            f"32; this model has {spec.head_dim}, {spec.hidden} and {spec.mlp}",
             hint='Set kernels = "reference".',
         )
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim

@@ -66,6 +66,7 @@ def runs_natively(spec: DecoderSpec) -> bool:
     """Whether the native step can compute a model of this shape."""
     return (
         spec.head_dim % abi.LANES == 0
+        and spec.head_dim <= abi.MOST_DIMENSIONS
         and spec.hidden % abi.GROUP == 0
         and spec.mlp % abi.GROUP == 0
         and spec.heads * spec.head_dim % abi.GROUP == 0

@@ -13,6 +13,7 @@ from enum import IntEnum
 LANES = 16  # outputs of a tile, keys of a block
 GROUP = 32  # inputs that share a scale
 BLOCK = 16  # tokens of a block
+MOST_DIMENSIONS = 512  # of a head
 
 
 class Kind(IntEnum):
