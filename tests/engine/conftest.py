@@ -72,6 +72,6 @@ def engine(tiny_model: Path) -> Callable[..., RunningEngine]:
 
     def make(**start: object) -> RunningEngine:
         settings: dict[str, object] = {"max_running": 16, "kv_bytes": 64 * 16 * 512} | start
-        return RunningEngine(Start(str(tiny_model), **settings))  # type: ignore[arg-type]
+        return RunningEngine(Start(**{"model_dir": str(tiny_model)} | settings))  # type: ignore[arg-type]
 
     return make

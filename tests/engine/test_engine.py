@@ -10,9 +10,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from homebox.errors import UsageError
-from homebox.kernels.cpu.weights import Packed
 from homebox.wire.frames import Sampling, StepDone, StepStarted, Submit
 from tests.engine.conftest import RunningEngine
+from tests.kernels.cpu_builds import needs_compiler
 
 Make = Callable[..., RunningEngine]
 
@@ -206,22 +206,34 @@ def test_prompt_logprobs_are_the_models_whatever_the_chunks(engine: Make, tiny_m
     assert len(chosen) == 3 and all(s.logprob == pytest.approx(s.top[0].logprob) for s in chosen)
 
 
-def poisoned(embedding: torch.Tensor | Packed, token: int) -> None:
-    """Its row becomes NaN. In packed fp32 weights it is found by its values."""
-    if isinstance(embedding, Packed):
-        row, embedding = embedding.rows(torch.tensor([token])), embedding.data.view(torch.float32)
-        embedding[torch.isin(embedding, row)] = float("nan")
-    else:
-        embedding[token] = float("nan")
+@pytest.fixture(scope="module")
+def broken_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, but what token 299 means is not a number."""
+    model, folder = LlamaForCausalLM.from_pretrained(tiny_model), tmp_path_factory.mktemp("broken-model")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[299] = float("nan")
+    model.save_pretrained(folder)
+    return folder
 
 
 @pytest.mark.parametrize("where", ["at the end", "in an early chunk"])
-def test_a_model_that_breaks_for_one_request_ends_that_request_alone(engine: Make, where: str) -> None:
+@pytest.mark.parametrize(
+    ("kernels", "quantize"),
+    [
+        ("reference", "none"),
+        pytest.param("native", "none", marks=needs_compiler),
+        pytest.param("native", "int8", marks=needs_compiler),
+        pytest.param("native", "int4", marks=needs_compiler),
+    ],
+)
+def test_a_model_that_breaks_for_one_request_ends_that_request_alone(
+    engine: Make, broken_model: Path, where: str, kernels: str, quantize: str
+) -> None:
     poison = 299
     fine = [t for t in prompt(20) if t != poison]
-    undisturbed = alone(engine, Submit("fine", "mia", fine, greedy()))
-    house = engine(max_chunk_tokens=32)
-    poisoned(house.engine._runner._decoder.weights.embedding, poison)  # type: ignore[attr-defined]
+    start = {"model_dir": str(broken_model), "kernels": kernels, "quantize": quantize}
+    undisturbed = alone(engine, Submit("fine", "mia", fine, greedy()), **start)
+    house = engine(max_chunk_tokens=32, **start)
     bad = [5] * 60 + [poison] if where == "at the end" else [5, poison] + [5] * 60
     house.submit(Submit("fine", "mia", fine, greedy()), Submit("broken", "leo", bad, greedy()))
     house.run()
