@@ -210,14 +210,14 @@ def test_quantised_it_is_torch_on_the_quantised_weights_with_rounded_activations
     decoder = in_torch(tmp_path)
     exact = Side.reference(decoder).run()
     for layer in decoder.weights.layers:
-        layer.qkv, layer.gate_up = Rounding(layer.qkv, 32384), Rounding(layer.gate_up, 127)
+        layer.qkv, layer.gate_up = Rounding(layer.qkv, 32384), Rounding(layer.gate_up, 32384)
         layer.output, layer.down = Rounding(layer.output, 127), Rounding(layer.down, 127)
     decoder.weights.head = Rounding(decoder.weights.head, 32384)
     rounded, ours = Side.reference(decoder).run(), Side.native(functions, spec, weights).run()
     for i in range(2):  # hidden states, logits
         # A value between two steps may fall to either side, and is then off by one for all who see it. Of the rows that
-        # no such value meets the arithmetic is the same.
-        assert off(ours[i], rounded[i]).quantile(0.05) < 1e-5
+        # no such value meets the arithmetic is the same, but for the finest steps (two bytes).
+        assert off(ours[i], rounded[i]).quantile(0.05) < 1e-4
         assert off(ours[i], rounded[i]).mean() < 0.5 * off(exact[i], rounded[i]).mean() < 0.05
 
 
