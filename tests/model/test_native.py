@@ -96,7 +96,9 @@ def save(folder: Path, dtype: torch.dtype = torch.float32, **config: Any) -> Pat
         torch.nn.init.normal_(
             parameter, 1.0 if "norm" in name else 0.0, 0.3 if parameter.dim() == 1 else 0.15
         )
-    model.to(dtype).save_pretrained(folder)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.save_pretrained(folder)
     return folder
 
 
