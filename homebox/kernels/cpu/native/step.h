@@ -1,4 +1,4 @@
-// The model as the native step sees it: numbers and addresses. Python fills these (kernels/cpu/abi.py has the twins).
+// The model as the native step sees it: numbers and addresses. Python fills these (kernels/cpu/decoder.py has the twins).
 #pragma once
 
 #include "attention.h"
