@@ -27,6 +27,7 @@ from homebox.kernels.attention import PagedCache
 from homebox.library.manifest import Manifest
 from homebox.model.loader import read_spec
 from homebox.wire.frames import FromEngine, Sampling, Start, StepDone, Submit
+from tests.kernels.cpu_builds import needs_compiler
 
 NEW_TOKENS = 24
 LENGTHS = [1, 2, 5, 15, 16, 17, 31, 48, 64, 100, 160, 200, 255, 320, 450, 600]
@@ -60,7 +61,7 @@ class SameTime(StepTime):
         return
 
 
-def run(model_dir: Path, prompts: list[list[int]], depth: int = 1) -> list[list[int]]:
+def run(model_dir: Path, prompts: list[list[int]], kernels: str, depth: int = 1) -> list[list[int]]:
     """Our answers, from a whole engine that gets all prompts at once and knows their shared opening already."""
     frames: list[FromEngine] = []
     spec = read_spec(model_dir)
@@ -71,6 +72,7 @@ def run(model_dir: Path, prompts: list[list[int]], depth: int = 1) -> list[list[
         max_chunk_tokens=32,
         max_running=16,
         depth=depth,
+        kernels=kernels,
         quantize="none",
     )
     engine, ready = build(start, frames.append, lambda *a: None)
@@ -155,9 +157,13 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Tiny(folder, oracle, prompts, [generate(oracle, prompt, NEW_TOKENS) for prompt in prompts])
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_tiny_models_of_the_llama_family_say_what_transformers_says(tiny: Tiny, depth: int) -> None:
-    ours = run(tiny.folder, tiny.prompts, depth=depth)
+@pytest.mark.parametrize(
+    ("kernels", "depth"), [("reference", 1), pytest.param("native", 2, marks=needs_compiler)]
+)
+def test_tiny_models_of_the_llama_family_say_what_transformers_says(
+    tiny: Tiny, kernels: str, depth: int
+) -> None:
+    ours = run(tiny.folder, tiny.prompts, kernels, depth)
     print(f"{compare(tiny.oracle, tiny.prompts, ours, tiny.generated)} near ties forgiven")
 
 
@@ -172,12 +178,16 @@ def what_is_kept(model_dir: Path, prompts: list[list[int]], answers: list[list[i
 
 
 @pytest.mark.model
-def test_the_default_model_says_what_transformers_says(default_model: Path) -> None:
+@pytest.mark.parametrize(
+    "kernels",
+    [pytest.param("native", marks=needs_compiler), pytest.param("reference", marks=pytest.mark.long)],
+)
+def test_the_default_model_says_what_transformers_says(default_model: Path, kernels: str) -> None:
     """What transformers' `generate` says from these weights is kept, because it takes longer than all else here; only
     where our answers are others, or the weights, is it asked whether it was undecided."""
     kept = json.loads(KEPT.read_text())
     prompts = prompts_for(read_spec(default_model).vocab_size)
-    ours = run(default_model, prompts)
+    ours = run(default_model, prompts, kernels)
     if kept != what_is_kept(default_model, prompts, ours):
         oracle = load_transformers(default_model, torch.float32)
         generated = [generate(oracle, prompt, NEW_TOKENS) for prompt in prompts[:6]]

@@ -10,6 +10,7 @@ import torch
 from homebox.kernels.cpu.memory import Arena
 from homebox.kernels.cpu.weights import Packed, pack
 from homebox.kernels.grouped import GROUP, Grouped, quantise
+from tests.kernels.conftest import LEVELS, native
 
 ROWS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 40)
 SHAPES = ((16, 32), (40, 96), (100, 64), (192, 576), (33, 1536))
@@ -120,3 +121,17 @@ def test_quantising_is_off_by_half_a_step_at_most(bits: int, share: float) -> No
     assert (
         error <= spread * share * (0.5 if bits == 8 else 1.0) * 1.1 + 2e-3 * groups.abs().amax(-1) + 1e-6
     ).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_levels_that_fuse_multiply_and_add_give_the_same_bits(kind: str) -> None:
+    """AMX, VNNI and AVX2 differ in how they make exact sums; the portable level rounds products by themselves."""
+    fused = [level for level in LEVELS if level != "portable"]
+    libraries = [native(level) for level in fused]
+    if len(libraries) < 2:
+        pytest.skip(f"this processor has one such level: {fused}")
+    for count in (1, 5, 16, 40):
+        x = rows(count, 576)
+        results = [make(library, kind, (100, 576), bias=True)(x) for library in libraries]
+        assert all(torch.equal(result, results[0]) for result in results), fused

@@ -96,7 +96,9 @@ def save(folder: Path, dtype: torch.dtype = torch.float32, **config: Any) -> Pat
         torch.nn.init.normal_(
             parameter, 1.0 if "norm" in name else 0.0, 0.3 if parameter.dim() == 1 else 0.15
         )
-    model.to(dtype).save_pretrained(folder)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.save_pretrained(folder)
     return folder
 
 
@@ -194,6 +196,10 @@ class Rounding:
         return self.inner(((groups / steps).round() * steps).view(x.shape))
 
 
+def steps_of(weight: Packed) -> int:
+    return 32384 if weight.struct.fine else 127
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 def test_quantised_it_is_torch_on_the_quantised_weights_with_rounded_activations(
     functions: ctypes.CDLL, tmp_path: Path, bits: Bits
@@ -209,10 +215,12 @@ def test_quantised_it_is_torch_on_the_quantised_weights_with_rounded_activations
     save_file(stored, file, {"format": "pt"})
     decoder = in_torch(tmp_path)
     exact = Side.reference(decoder).run()
-    for layer in decoder.weights.layers:
-        layer.qkv, layer.gate_up = Rounding(layer.qkv, 32384), Rounding(layer.gate_up, 32384)
-        layer.output, layer.down = Rounding(layer.output, 127), Rounding(layer.down, 127)
-    decoder.weights.head = Rounding(decoder.weights.head, 32384)
+    for layer, packed in zip(decoder.weights.layers, weights.layers, strict=True):
+        layer.qkv = Rounding(layer.qkv, steps_of(packed.q))
+        layer.output = Rounding(layer.output, steps_of(packed.output))
+        layer.gate_up = Rounding(layer.gate_up, steps_of(packed.gate))
+        layer.down = Rounding(layer.down, steps_of(packed.down))
+    decoder.weights.head = Rounding(decoder.weights.head, steps_of(weights.head))
     rounded, ours = Side.reference(decoder).run(), Side.native(functions, spec, weights).run()
     for i in range(2):  # hidden states, logits
         # A value between two steps may fall to either side, and is then off by one for all who see it. Of the rows that
