@@ -35,11 +35,10 @@ async def measure(client: Client, history: int, rounds: int) -> tuple[list[float
     return known, unknown
 
 
-async def run(args: argparse.Namespace) -> tuple[list[float], list[float]]:
-    with serving(args.state_dir, args.model) as server:
-        async with connect(Target(socket=server.socket)) as client:
-            await client.learn(args.model)
-            return await measure(client, args.history, args.rounds)
+async def run(socket: Path, args: argparse.Namespace) -> tuple[list[float], list[float]]:
+    async with connect(Target(socket=socket)) as client:
+        await client.learn(args.model)
+        return await measure(client, args.history, args.rounds)
 
 
 def main() -> None:
@@ -51,7 +50,8 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=2000, help="tokens of the first turn")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    known, unknown = map(median, asyncio.run(run(args)))
+    with serving(args.state_dir, args.model) as server:
+        known, unknown = map(median, asyncio.run(run(server.socket, args)))
     print(
         f"{args.model}, {args.history} tokens of history and {QUESTION_TOKENS} new ones, medians of {args.rounds}:"
     )
