@@ -51,7 +51,7 @@ def test_sums_are_those_of_the_weight_within_the_rounding_of_its_inputs(
         allowed = 1e-6 * shape[1] ** 0.5 * (x.double().abs() @ plain.double().abs().T) + 1e-6
         if kind.startswith("int"):
             peaks = x.view(count, -1, GROUP).abs().amax(dim=-1, keepdim=True)
-            steps = peaks / (32384 if kind.endswith("fine") else 127)
+            steps = peaks / (2039 if kind.endswith("fine") else 127)
             halves = (steps / 2).expand(-1, -1, GROUP).reshape(count, -1)
             allowed += 1.01 * (halves.double() @ plain.double().abs().T)
         assert ((weight(x).double() - expected).abs() <= allowed).all()

@@ -197,7 +197,7 @@ class Rounding:
 
 
 def steps_of(weight: Packed) -> int:
-    return 32384 if weight.struct.fine else 127
+    return 2039 if weight.struct.fine else 127
 
 
 @pytest.mark.parametrize("bits", [8, 4])

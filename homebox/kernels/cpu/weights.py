@@ -74,7 +74,7 @@ def pack(
     fine: bool = False,
 ) -> Packed:
     """fp32 and bf16 matrices keep their type, other floats become fp32; grouped ones keep their bits. The second
-    dimension is a multiple of 32. `fine`: an integer weight meets its inputs rounded to 15 bits, not to 8."""
+    dimension is a multiple of 32. `fine`: an integer weight meets its inputs rounded to 12 bits, not to 8."""
     out, inner = weight.shape
     assert inner % GROUP == 0, f"{inner} inputs are no groups of {GROUP}"
     if isinstance(weight, Grouped):

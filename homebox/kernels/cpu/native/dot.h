@@ -1,7 +1,8 @@
 // Four products summed, sixteen times: the integer heart of a quantised matmul.
 //
 // `weights` are 64 unsigned bytes, four for each of 16 outputs; `x` are four signed bytes of one row, the same for all
-// outputs. The sums are exact on every CPU, so which instruction makes them can never change a result.
+// outputs. The sums are exact on every CPU, so which instruction makes them can never change a result. `with_high` is
+// l + 16 * h.
 #pragma once
 
 #include "vec.h"
@@ -29,6 +30,7 @@ inline Bytes high_codes(Bytes packed) {
     return {_mm512_and_si512(_mm512_srli_epi16(packed.v, 4), _mm512_set1_epi8(15))};
 }
 inline F16 to_float(Sums s) { return {_mm512_cvtepi32_ps(s.v)}; }
+inline Sums with_high(Sums l, Sums h) { return {_mm512_add_epi32(l.v, _mm512_slli_epi32(h.v, 4))}; }
 template <bool SMALL>
 inline Sums dot(Sums s, Bytes weights, const std::int8_t* x) {
     return {_mm512_dpbusd_epi32(s.v, weights.v, _mm512_set1_epi32(four(x)))};
@@ -55,6 +57,9 @@ inline Bytes high_codes(Bytes p) {
     return {_mm256_and_si256(_mm256_srli_epi16(p.a, 4), mask), _mm256_and_si256(_mm256_srli_epi16(p.b, 4), mask)};
 }
 inline F16 to_float(Sums s) { return {_mm256_cvtepi32_ps(s.a), _mm256_cvtepi32_ps(s.b)}; }
+inline Sums with_high(Sums l, Sums h) {
+    return {_mm256_add_epi32(l.a, _mm256_slli_epi32(h.a, 4)), _mm256_add_epi32(l.b, _mm256_slli_epi32(h.b, 4))};
+}
 template <bool SMALL>
 inline __m256i dot_half(__m256i s, __m256i w, __m256i x) {
 #if defined(__AVXVNNI__)
@@ -105,6 +110,10 @@ inline F16 to_float(Sums s) {
     for (int i = 0; i < 4; ++i) out.q[i] = (F4)vcvtq_f32_s32(s.q[i]);
     return out;
 }
+inline Sums with_high(Sums l, Sums h) {
+    for (int i = 0; i < 4; ++i) l.q[i] = vaddq_s32(l.q[i], vshlq_n_s32(h.q[i], 4));
+    return l;
+}
 template <bool SMALL>
 inline Sums dot(Sums s, Bytes w, const std::int8_t* x) {
     const int8x16_t v = vreinterpretq_s8_s32(vdupq_n_s32(four(x)));
@@ -149,6 +158,10 @@ inline F16 to_float(Sums s) {
     float t[16];
     for (int i = 0; i < 16; ++i) t[i] = float(s.v[i]);
     return load(t);
+}
+inline Sums with_high(Sums l, Sums h) {
+    for (int i = 0; i < 16; ++i) l.v[i] += 16 * h.v[i];
+    return l;
 }
 template <bool SMALL>
 inline Sums dot(Sums s, Bytes w, const std::int8_t* x) {

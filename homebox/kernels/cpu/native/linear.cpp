@@ -100,30 +100,26 @@ HB_EXPORT void hb_unpack_rows(const hb::Weight* w, const std::int64_t* rows, int
 HB_EXPORT void hb_multiply(const hb::Weight* w, const float* x, int rows, float* out) {
     using namespace hb;
     const int groups = w->in / GROUP;
-    std::vector<std::int8_t> low, high;
+    std::vector<std::int8_t> bytes;
     std::vector<float> scale, total;
-    std::vector<std::int32_t> low_shift, high_shift;
+    std::vector<std::int32_t> shift;
     Rows input;
     input.x = x;
     input.step = w->in;
     if (is_integer(*w)) {
         const std::size_t padded = std::size_t(rows) + PADDING;
-        low.resize(padded * w->in), high.resize(padded * w->in);
-        scale.resize(padded * groups), total.resize(padded * groups), low_shift.resize(padded * groups);
-        high_shift.resize(padded * groups);
+        bytes.resize(padded * w->in * 2);
+        scale.resize(padded * groups), total.resize(padded * groups), shift.resize(padded * groups);
         pool_each(rows, [&](int r) {
             for (int g = 0; g < groups; ++g) {
                 const std::size_t at = (std::size_t(r) * groups + g) * GROUP, i = g * padded + r;
-                std::int8_t* second = w->fine ? &high[at] : nullptr;
-                quantise_group(
-                    x + at, &low[at], second, &scale[i], &total[i], &low_shift[i], &high_shift[i]);
+                quantise_group(x + at, w->fine, &bytes[at * (w->fine ? 2 : 1)], &scale[i], &total[i], &shift[i]);
             }
         });
-        input = {x, low.data(), high.data(), scale.data(), total.data(), low_shift.data(), high_shift.data(), w->in,
-                 int(padded)};
+        input = {x, bytes.data(), scale.data(), total.data(), shift.data(), w->in, int(padded)};
     }
-    pool_each(tiles(*w), [&](int t) {
-        multiply_tile(*w, t, input, rows, [&](int row, F16 sums) {
+    pool_each(turns(*w, rows), [&](int turn) {
+        multiply_turn(*w, turn, input, rows, [&](int row, int t, F16 sums) {
             store_some(out + std::int64_t(row) * w->out + t * LANES, sums, w->out - t * LANES);
         });
     });

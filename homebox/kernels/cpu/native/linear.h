@@ -12,14 +12,13 @@
 // halves of vector c.
 //
 // One arithmetic. To meet an integer weight a row is quantised by groups of 32 too, x = s * i with |i| <= 127, or, for
-// weights marked fine, x = s * (254 * h + l) with |h|, |l| <= 127: two bytes. Then, for each row and output:
+// weights marked fine, |i| <= 2039 in two bytes: i = 16 * h + l. Then, for each row and output:
 //
-//   sum = 0;  for each group in order:  sum = fma(d, s * dot, sum);  INT4: sum = fma(m, s * sum(i), sum)
+//   sum = 0;  for each group in order:  sum = fma(d, s * dot(q, i), sum);  INT4: sum = fma(m, s * sum(i), sum)
 //
-//   dot = float(dot(q, i)), or, when fine, fma(float(dot(q, h)), 254, float(dot(q, l)))
-//
-// with exact integer dots. Float weights: sum = fma(x[k], w[k], sum), k in order. The number of rows decides only which
-// instructions make the exact part, so a row alone, among others and in a longer prompt is the same to the bit.
+// with exact integer dots (below 2^23, so exact as floats, too). Float weights: sum = fma(x[k], w[k], sum), k in order.
+// The number of rows decides only which instructions make the exact part, so a row alone, among others and in a longer
+// prompt is the same to the bit.
 #pragma once
 
 #include "dot.h"
@@ -66,50 +65,42 @@ constexpr int PADDING = 16;
 constexpr float LEAST_PEAK = 1e-30f;
 
 struct Rows {
-    const float* x = nullptr;                  // [rows, step]
-    const std::int8_t* low = nullptr;          // [rows, in]: i, or l
-    const std::int8_t* high = nullptr;         // [rows, in]: h
-    const float* scale = nullptr;              // [groups, capacity]: s
-    const float* total = nullptr;              // [groups, capacity]: s times the sum of i
-    const std::int32_t* low_shift = nullptr;   // [groups, capacity]: -128 times the sum of low, for INT8's w + 128
-    const std::int32_t* high_shift = nullptr;  // [groups, capacity]: -128 times the sum of high
+    const float* x = nullptr;             // [rows, step]
+    const std::int8_t* bytes = nullptr;   // [rows, groups, 32]: i; where fine [rows, groups, 2, 32]: l, then h
+    const float* scale = nullptr;         // [groups, capacity]: s
+    const float* total = nullptr;         // [groups, capacity]: s times the sum of i
+    const std::int32_t* shift = nullptr;  // [groups, capacity]: -128 times the sum of i, for INT8's w + 128
     int step = 0;
     int capacity = 0;
 };
 
-// Quantise one group of 32 values; `high` is null where one byte will do.
+// Quantise one group of 32 values.
 inline void quantise_group(
-    const float* x, std::int8_t* low, std::int8_t* high, float* scale, float* total, std::int32_t* low_shift,
-    std::int32_t* high_shift) {
-    const float most = high != nullptr ? 127.0f * 254.0f + 126.0f : 127.0f;  // h does not round up to 128
+    const float* x, bool fine, std::int8_t* bytes, float* scale, float* total, std::int32_t* shift) {
+    const float most = fine ? 127.0f * 16.0f + 7.0f : 127.0f;  // h does not round up to 128
     const F16 a = load(x), b = load(x + LANES);
-    const float peak = largest(max(abs(a), abs(b)));
+    const float peak = largest_magnitude(a, b);
     // 0, unless something is infinite or no number: then NaN, which must not be lost on the way to the logits.
-    const float sane = sum((a - a) + (b - b));
-    *scale = peak / most + sane;
+    *scale = peak / most + (peak - peak);
     const F16 inverse = all(peak >= LEAST_PEAK ? most / peak : 0.0f);
-    float of_high = 0.0f;
     const F16 ia = nearest(a * inverse), ib = nearest(b * inverse);
-    if (high != nullptr) {
-        const F16 share = all(1.0f / 254.0f), back = all(-254.0f);
+    if (fine) {
+        const F16 share = all(1.0f / 16.0f), back = all(-16.0f);
         const F16 ha = nearest(ia * share), hb = nearest(ib * share);
-        store_int8(high, ha), store_int8(high + LANES, hb);
-        store_int8(low, fma(ha, back, ia)), store_int8(low + LANES, fma(hb, back, ib));
-        of_high = sum(ha + hb);
-        *high_shift = -128 * std::int32_t(of_high);
+        store_int8(bytes, fma(ha, back, ia)), store_int8(bytes + LANES, fma(hb, back, ib));
+        store_int8(bytes + GROUP, ha), store_int8(bytes + GROUP + LANES, hb);
     } else {
-        store_int8(low, ia), store_int8(low + LANES, ib);
+        store_int8(bytes, ia), store_int8(bytes + LANES, ib);
     }
-    const float whole = sum(ia + ib);  // exact: 32 numbers below 2^15
+    const float whole = sum(ia + ib);  // exact: 32 numbers below 2^11
     *total = *scale * whole;
-    *low_shift = -128 * std::int32_t(whole - 254.0f * of_high);
+    *shift = -128 * std::int32_t(whole);
 }
 
-// What a group adds to the sum of a row, from its exact dots.
-template <int KIND, bool FINE>
-inline F16 add_group(F16 sum, Sums low, Sums high, F16 d, F16 m, float scale, float total) {
-    const F16 dot = FINE ? fma(to_float(high), all(254.0f), to_float(low)) : to_float(low);
-    sum = fma(d, all(scale) * dot, sum);
+// What a group adds to the sum of a row, from its exact dot.
+template <int KIND>
+inline F16 add_group(F16 sum, Sums dot, F16 d, F16 m, float scale, float total) {
+    sum = fma(d, all(scale) * to_float(dot), sum);
     return KIND == INT4 ? fma(m, all(total), sum) : sum;
 }
 
@@ -125,10 +116,11 @@ inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int
     const int groups = in / GROUP;
     const std::uint8_t* codes = data + scale_bytes(KIND, in);
     const half* scales = (const half*)data;
-    const std::int64_t at = std::int64_t(first) * in, capacity = rows.capacity;
-    const std::int8_t *low = rows.low + at, *high = FINE ? rows.high + at : nullptr;
+    constexpr int STEP = FINE ? 2 : 1;
+    const std::int64_t row = std::int64_t(in) * STEP, capacity = rows.capacity;
+    const std::int8_t* x = rows.bytes + first * row;
     const float *scale = rows.scale + first, *total = rows.total + first;
-    const std::int32_t *low_shift = rows.low_shift + first, *high_shift = rows.high_shift + first;
+    const std::int32_t* shift = rows.shift + first;
     F16 sum[R];
     HB_UNROLL
     for (int r = 0; r < R; ++r) sum[r] = zero();
@@ -136,28 +128,30 @@ inline void sum_integers(const std::uint8_t* data, int in, const Rows& rows, int
         Sums l[R], h[R];
         HB_UNROLL
         for (int r = 0; r < R; ++r) {
-            l[r] = sums(KIND == INT8 ? low_shift[g * capacity + r] : 0);
-            h[r] = sums(KIND == INT8 && FINE ? high_shift[g * capacity + r] : 0);
+            l[r] = sums(KIND == INT8 ? shift[g * capacity + r] : 0);
+            h[r] = sums(0);
         }
         const auto meet = [&](Bytes w, int k) __attribute__((always_inline)) {
             HB_UNROLL
             for (int r = 0; r < R; ++r) {
-                l[r] = dot<KIND == INT4>(l[r], w, low + std::int64_t(r) * in + k);
-                if (FINE) h[r] = dot<KIND == INT4>(h[r], w, high + std::int64_t(r) * in + k);
+                l[r] = dot<KIND == INT4>(l[r], w, x + r * row + k);
+                if (FINE) h[r] = dot<KIND == INT4>(h[r], w, x + r * row + k + GROUP);
             }
         };
         for (int c = 0; c < (KIND == INT4 ? 4 : 8); ++c, codes += 64) {
             const Bytes w = bytes(codes);
             if (KIND == INT4)
-                meet(low_codes(w), g * GROUP + 8 * c), meet(high_codes(w), g * GROUP + 8 * c + 4);
+                meet(low_codes(w), 8 * c), meet(high_codes(w), 8 * c + 4);
             else
-                meet(w, g * GROUP + 4 * c);
+                meet(w, 4 * c);
         }
+        x += GROUP * STEP;
         const F16 d = load(scales), m = KIND == INT4 ? load(scales + LANES) : zero();
         scales += KIND == INT4 ? 2 * LANES : LANES;
         HB_UNROLL
         for (int r = 0; r < R; ++r)
-            sum[r] = add_group<KIND, FINE>(sum[r], l[r], h[r], d, m, scale[g * capacity + r], total[g * capacity + r]);
+            sum[r] = add_group<KIND>(
+                sum[r], FINE ? with_high(l[r], h[r]) : l[r], d, m, scale[g * capacity + r], total[g * capacity + r]);
     }
     HB_UNROLL
     for (int r = 0; r < R; ++r) out[r] = sum[r];
@@ -190,43 +184,83 @@ inline void sum_tile(const std::uint8_t* data, int in, const Rows& rows, int fir
         sum_floats<KIND, R>(data, in, rows, first, out);
 }
 
+// `out(row, tile, sums)` for rows `from` .. `count` - 1 and one tile.
 template <int KIND, bool FINE, class Out>
-inline void rows_of_tile(const Weight& w, int tile, const Rows& rows, int count, Out&& out) {
+inline void rows_of_tile(const Weight& w, int tile, const Rows& rows, int from, int count, Out&& out) {
     const std::uint8_t* data = w.data + tile * tile_bytes(KIND, w.in);
     const F16 bias = w.bias != nullptr ? load(w.bias + tile * LANES) : zero();
-    F16 sum[16];
-    int row = 0;
+    F16 sum[8];
+    int row = from;
     const auto hand_out = [&](int n) {
-        for (int r = 0; r < n; ++r) out(row + r, w.bias != nullptr ? sum[r] + bias : sum[r]);
+        for (int r = 0; r < n; ++r) out(row + r, tile, w.bias != nullptr ? sum[r] + bias : sum[r]);
         row += n;
     };
-#if defined(HB_AMX)
-    if constexpr (KIND == INT4 || KIND == INT8)
-        if (count >= AMX_FROM && w.in <= AMX_MOST) {
-            unpack_tile<KIND>(data, w.in);
-            for (; count - row > 8; hand_out(count - row < AMX_ROWS ? count - row : AMX_ROWS))
-                sum_by_amx<KIND, FINE>(data, w.in, rows, row, sum);
-        }
-#endif
     while (count - row >= 8) sum_tile<KIND, FINE, 8>(data, w.in, rows, row, sum), hand_out(8);
     if (count - row >= 4) sum_tile<KIND, FINE, 4>(data, w.in, rows, row, sum), hand_out(4);
     if (count - row >= 2) sum_tile<KIND, FINE, 2>(data, w.in, rows, row, sum), hand_out(2);
     if (count - row >= 1) sum_tile<KIND, FINE, 1>(data, w.in, rows, row, sum), hand_out(1);
 }
 
-// `out(row, sums)` for each of `count` rows, with the 16 outputs of `tile`.
-template <class Out>
-inline void multiply_tile(const Weight& w, int tile, const Rows& rows, int count, Out&& out) {
-    switch (w.kind) {
-        case FLOAT32: return rows_of_tile<FLOAT32, false>(w, tile, rows, count, out);
-        case BFLOAT16: return rows_of_tile<BFLOAT16, false>(w, tile, rows, count, out);
-        case INT8:
-            return w.fine ? rows_of_tile<INT8, true>(w, tile, rows, count, out)
-                          : rows_of_tile<INT8, false>(w, tile, rows, count, out);
-        default:
-            return w.fine ? rows_of_tile<INT4, true>(w, tile, rows, count, out)
-                          : rows_of_tile<INT4, false>(w, tile, rows, count, out);
+#if defined(HB_AMX)
+// The first rows of one tile or two, in panels; returns how many.
+template <int KIND, bool FINE, class Out>
+inline int rows_by_amx(const Weight& w, int tile, int valid, const Rows& rows, int count, Out&& out) {
+    const std::int64_t size = tile_bytes(KIND, w.in);
+    const std::uint8_t* data[2] = {w.data + tile * size, w.data + (tile + valid - 1) * size};
+    alignas(64) thread_local Panel panel;
+    int row = 0;
+    while (count - row > AMX_ROWS / 2) {
+        const int left = (count - row + AMX_ROWS / 2 - 1) / AMX_ROWS, blocks = left < AMX_BLOCKS ? left : AMX_BLOCKS;
+        sum_by_amx<KIND, FINE>(data, w.in, rows, row, blocks, panel);
+        const int end = row + blocks * AMX_ROWS < count ? row + blocks * AMX_ROWS : count;
+        for (int t = 0; t < valid; ++t) {
+            const F16 bias = w.bias != nullptr ? load(w.bias + (tile + t) * LANES) : zero();
+            for (int r = row; r < end; ++r) {
+                const F16 sums = load(panel.of[r - row][t]);
+                out(r, tile + t, w.bias != nullptr ? sums + bias : sums);
+            }
+        }
+        row = end;
     }
+    return row;
+}
+#endif
+
+template <int KIND, bool FINE, class Out>
+inline void rows_of_tiles(const Weight& w, int tile, int valid, const Rows& rows, int count, Out&& out) {
+    int row = 0;
+#if defined(HB_AMX)
+    if constexpr (KIND == INT4 || KIND == INT8)
+        if (count >= AMX_FROM) row = rows_by_amx<KIND, FINE>(w, tile, valid, rows, count, out);
+#endif
+    for (int t = tile; t < tile + valid; ++t) rows_of_tile<KIND, FINE>(w, t, rows, row, count, out);
+}
+
+// `out(row, tile, sums)` for each of `count` rows, with the 16 outputs of tile `tile` and, where `valid` is 2, of the
+// next. Two at a time are faster for many rows.
+template <class Out>
+inline void multiply_tiles(const Weight& w, int tile, int valid, const Rows& rows, int count, Out&& out) {
+    switch (w.kind) {
+        case FLOAT32: return rows_of_tiles<FLOAT32, false>(w, tile, valid, rows, count, out);
+        case BFLOAT16: return rows_of_tiles<BFLOAT16, false>(w, tile, valid, rows, count, out);
+        case INT8:
+            return w.fine ? rows_of_tiles<INT8, true>(w, tile, valid, rows, count, out)
+                          : rows_of_tiles<INT8, false>(w, tile, valid, rows, count, out);
+        default:
+            return w.fine ? rows_of_tiles<INT4, true>(w, tile, valid, rows, count, out)
+                          : rows_of_tiles<INT4, false>(w, tile, valid, rows, count, out);
+    }
+}
+
+// How many tiles are multiplied at a time, and how many such turns a weight has.
+inline int tiles_at_once(int rows) { return rows >= 16 ? 2 : 1; }
+inline int turns(const Weight& w, int rows) { return (tiles(w) + tiles_at_once(rows) - 1) / tiles_at_once(rows); }
+
+// The same for turn `turn` of a weight.
+template <class Out>
+inline void multiply_turn(const Weight& w, int turn, const Rows& rows, int count, Out&& out) {
+    const int most = tiles_at_once(count), tile = turn * most, left = tiles(w) - tile;
+    multiply_tiles(w, tile, left < most ? left : most, rows, count, out);
 }
 
 // Sixteen or fewer values of a tile into a matrix whose rows are as long as the weight has outputs.

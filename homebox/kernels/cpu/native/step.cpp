@@ -24,25 +24,20 @@ public:
         width_ = width, groups_ = width / GROUP;
         const std::size_t padded = std::size_t(rows) + PADDING;
         capacity_ = int(padded);
-        grow(x_, padded * width), grow(low_, padded * width), grow(high_, padded * width);
-        grow(scale_, padded * groups_), grow(total_, padded * groups_), grow(low_shift_, padded * groups_),
-            grow(high_shift_, padded * groups_);
+        grow(x_, padded * width), grow(bytes_, padded * width * 2);
+        grow(scale_, padded * groups_), grow(total_, padded * groups_), grow(shift_, padded * groups_);
     }
     float* row(int i) { return x_.data() + std::int64_t(i) * width_; }
     void quantise(int row, int group, bool fine) {
         const std::size_t at = std::size_t(row) * width_ + group * GROUP;
         const std::size_t i = std::size_t(group) * capacity_ + row;
-        quantise_group(
-            x_.data() + at, low_.data() + at, fine ? high_.data() + at : nullptr, &scale_[i], &total_[i], &low_shift_[i],
-            &high_shift_[i]);
+        quantise_group(x_.data() + at, fine, &bytes_[at * (fine ? 2 : 1)], &scale_[i], &total_[i], &shift_[i]);
     }
     void quantise(int row, bool fine) {
         for (int g = 0; g < groups_; ++g) quantise(row, g, fine);
     }
     Rows rows() const {
-        return {x_.data(),     low_.data(),       high_.data(),       scale_.data(),
-                total_.data(), low_shift_.data(), high_shift_.data(), width_,
-                capacity_};
+        return {x_.data(), bytes_.data(), scale_.data(), total_.data(), shift_.data(), width_, capacity_};
     }
 
 private:
@@ -52,8 +47,8 @@ private:
     }
     int width_ = 0, groups_ = 0, capacity_ = 0;
     std::vector<float> x_, scale_, total_;
-    std::vector<std::int8_t> low_, high_;
-    std::vector<std::int32_t> low_shift_, high_shift_;
+    std::vector<std::int8_t> bytes_;
+    std::vector<std::int32_t> shift_;
 };
 
 void normalise(const float* x, const float* weight, int size, float eps, float* out) {
@@ -96,8 +91,6 @@ public:
 
 private:
     void layer(const Layer& layer, const Batch& batch, int group);
-    template <class F>
-    void each_tile(int count, F&& f);
 
     Model m_;
     int tokens_ = 0;
@@ -106,16 +99,6 @@ private:
     Activations normed_, mixed_, inner_, last_;
     std::vector<std::vector<Piece>> pieces_, joins_;
 };
-
-// Tiles in runs, long enough to be worth claiming and short enough to share.
-template <class F>
-void Decoder::each_tile(int count, F&& f) {
-    Team& team = Team::get();
-    const int run = std::max(1, count / (team.size() * 8));
-    team.each((count + run - 1) / run, [&](int item) {
-        for (int tile = item * run; tile < std::min(count, (item + 1) * run); ++tile) f(tile);
-    });
-}
 
 void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden) {
     Team& team = Team::get();
@@ -137,7 +120,7 @@ void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden)
         if (parts_.size() < slots * slot_floats(shape)) parts_.resize(slots * slot_floats(shape));
     }
     team.run([&] {
-        team.each(tokens_, [&](int t) {
+        team.each_of_many(tokens_, [&](int t) {
             unpack_row(m_.embedding, ids[t], &x_[std::int64_t(t) * width]);
             for (int i = 0; i < rotated; ++i) {
                 const float angle = float(layout_.position[std::size_t(t)]) * m_.frequencies[i];
@@ -146,7 +129,7 @@ void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden)
             }
         });
         for (int i = 0; i < m_.layers; ++i) layer(m_.layer[i], batches[m_.layer[i].group], m_.layer[i].group);
-        team.each(tokens_, [&](int t) {
+        team.each_of_many(tokens_, [&](int t) {
             const std::int64_t at = std::int64_t(t) * width;
             normalise(&x_[at], m_.norm, width, m_.eps, hidden + at);
         });
@@ -158,33 +141,32 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
     const Shape& shape = m_.shape;
     const int dim = shape.head_dim, width = m_.hidden, heads = shape.heads, kv_heads = shape.kv_heads;
     const int step = (heads + 2 * kv_heads) * dim, rotated = dim / 2;
-    const auto into = [&](float* out, int row_step, const Weight& w, int tile, const Rows& rows, bool add) {
-        float* first = out + tile * LANES;
-        multiply_tile(w, tile, rows, tokens_, [&](int row, F16 sums) {
-            float* to = first + std::int64_t(row) * row_step;
+    const auto into = [&](float* out, int row_step, const Weight& w, int turn, const Rows& rows, bool add) {
+        multiply_turn(w, turn, rows, tokens_, [&](int row, int tile, F16 sums) {
+            float* to = out + std::int64_t(row) * row_step + tile * LANES;
             store(to, add ? load(to) + sums : sums);
         });
     };
     const auto norm = [&](const float* weight, bool quantised, bool fine) {
-        team.each(tokens_, [&](int t) {
+        team.each_of_many(tokens_, [&](int t) {
             normalise(&x_[std::int64_t(t) * width], weight, width, m_.eps, normed_.row(t));
             if (quantised) normed_.quantise(t, fine);
         });
     };
 
     norm(layer.attention_norm, is_integer(layer.q) || is_integer(layer.k) || is_integer(layer.v), layer.q.fine);
-    const int q_tiles = tiles(layer.q), k_tiles = tiles(layer.k), v_tiles = tiles(layer.v);
+    const int q_turns = turns(layer.q, tokens_), k_turns = turns(layer.k, tokens_), v_turns = turns(layer.v, tokens_);
     float *q_out = qkv_.data(), *k_out = q_out + heads * dim, *v_out = k_out + kv_heads * dim;
-    each_tile(q_tiles + k_tiles + v_tiles, [&](int tile) {
-        if (tile < q_tiles)
-            into(q_out, step, layer.q, tile, normed_.rows(), false);
-        else if ((tile -= q_tiles) < k_tiles)
-            into(k_out, step, layer.k, tile, normed_.rows(), false);
+    team.each_of_many(q_turns + k_turns + v_turns, [&](int turn) {
+        if (turn < q_turns)
+            into(q_out, step, layer.q, turn, normed_.rows(), false);
+        else if ((turn -= q_turns) < k_turns)
+            into(k_out, step, layer.k, turn, normed_.rows(), false);
         else
-            into(v_out, step, layer.v, tile - k_tiles, normed_.rows(), false);
+            into(v_out, step, layer.v, turn - k_turns, normed_.rows(), false);
     });
 
-    team.each(tokens_, [&](int t) {
+    team.each_of_many(tokens_, [&](int t) {
         float* q = &qkv_[std::int64_t(t) * step];
         const float *c = &cosines_[std::int64_t(t) * rotated], *s = &sines_[std::int64_t(t) * rotated];
         for (int h = 0; h < heads; ++h) rotate(q + h * dim, c, s, dim, m_.scale);
@@ -207,25 +189,27 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
         team.each(int(joins.size()), [&](int i) {
             join(shape, layout_, joins[std::size_t(i)], parts_.data(), mixed_.row(0), mixed_step, scratch());
         });
-    if (is_integer(layer.output)) team.each(tokens_, [&](int t) { mixed_.quantise(t, layer.output.fine); });
-    each_tile(tiles(layer.output), [&](int tile) { into(x_.data(), width, layer.output, tile, mixed_.rows(), true); });
+    if (is_integer(layer.output)) team.each_of_many(tokens_, [&](int t) { mixed_.quantise(t, layer.output.fine); });
+    team.each_of_many(turns(layer.output, tokens_), [&](int turn) {
+        into(x_.data(), width, layer.output, turn, mixed_.rows(), true);
+    });
 
     norm(layer.mlp_norm, is_integer(layer.gate) || is_integer(layer.up), layer.gate.fine);
     // A group of 32 inner values at a time: gate, up, their product, and quantised while it is at hand.
-    each_tile(m_.mlp / GROUP, [&](int g) {
-        for (int tile = 2 * g; tile < 2 * g + 2; ++tile) {
-            multiply_tile(layer.gate, tile, normed_.rows(), tokens_, [&](int row, F16 sums) {
-                store(inner_.row(row) + tile * LANES, silu(sums));
-            });
-            multiply_tile(layer.up, tile, normed_.rows(), tokens_, [&](int row, F16 sums) {
-                float* to = inner_.row(row) + tile * LANES;
-                store(to, load(to) * sums);
-            });
-        }
+    team.each_of_many(m_.mlp / GROUP, [&](int g) {
+        multiply_tiles(layer.gate, 2 * g, 2, normed_.rows(), tokens_, [&](int row, int tile, F16 sums) {
+            store(inner_.row(row) + tile * LANES, silu(sums));
+        });
+        multiply_tiles(layer.up, 2 * g, 2, normed_.rows(), tokens_, [&](int row, int tile, F16 sums) {
+            float* to = inner_.row(row) + tile * LANES;
+            store(to, load(to) * sums);
+        });
         if (is_integer(layer.down))
             for (int t = 0; t < tokens_; ++t) inner_.quantise(t, g, layer.down.fine);
     });
-    each_tile(tiles(layer.down), [&](int tile) { into(x_.data(), width, layer.down, tile, inner_.rows(), true); });
+    team.each_of_many(turns(layer.down, tokens_), [&](int turn) {
+        into(x_.data(), width, layer.down, turn, inner_.rows(), true);
+    });
 }
 
 void Decoder::logits(const float* hidden, int rows, float* out) {
@@ -233,12 +217,12 @@ void Decoder::logits(const float* hidden, int rows, float* out) {
     const Weight& head = m_.head;
     last_.resize(rows, m_.hidden);
     team.run([&] {
-        team.each(rows, [&](int r) {
+        team.each_of_many(rows, [&](int r) {
             std::memcpy(last_.row(r), hidden + std::int64_t(r) * m_.hidden, std::size_t(m_.hidden) * sizeof(float));
             if (is_integer(head)) last_.quantise(r, head.fine);
         });
-        each_tile(tiles(head), [&](int tile) {
-            multiply_tile(head, tile, last_.rows(), rows, [&](int row, F16 sums) {
+        team.each_of_many(turns(head, rows), [&](int turn) {
+            multiply_turn(head, turn, last_.rows(), rows, [&](int row, int tile, F16 sums) {
                 store_some(out + std::int64_t(row) * head.out + tile * LANES, sums, head.out - tile * LANES);
             });
         });

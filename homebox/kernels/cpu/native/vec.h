@@ -281,6 +281,23 @@ inline float largest(F16 x) {
 }
 #endif
 
+// The largest |value| of 32; what is infinite or no number counts as larger than any: as integers, their bits are.
+inline float largest_magnitude(F16 x, F16 y) {
+    std::int32_t bits;
+#if defined(__AVX512F__)
+    bits = _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_castps_si512(abs(x).v), _mm512_castps_si512(abs(y).v)));
+#else
+    std::int32_t a[LANES], b[LANES];
+    store((float*)a, abs(x)), store((float*)b, abs(y));
+    for (int i = 0; i < LANES; ++i) a[i] = a[i] > b[i] ? a[i] : b[i];
+    bits = a[0];
+    for (int i = 1; i < LANES; ++i) bits = bits > a[i] ? bits : a[i];
+#endif
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+}
+
 inline float first(F16 x) {
     float t[LANES];
     store(t, x);
