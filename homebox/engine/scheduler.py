@@ -23,6 +23,7 @@ from typing import NamedTuple
 from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import Load, StepTime, chunk_load
 from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
+from homebox.engine.pace import DECODE_MS, PREFILL_MS, Pace
 from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult, TableChange
 from homebox.engine.queue import WaitingRoom
 from homebox.engine.request import CLASS_RANK, Sequence, State
@@ -39,7 +40,6 @@ from homebox.wire.frames import (
 
 PROMPTS_PER_STEP = 3
 AGEING_TOKENS = 64  # each plan that passes a prompt over makes it look so much shorter
-STRETCH = 1.9  # a step with live decoders takes at most so many times the pure decode step; people notice 2
 FLOOR_TOKENS = 16  # some prompt gets at least this ...
 FLOOR_EVERY = 8  # ... in every so many plans, whatever the budget
 KEEP_TOKENS = 64  # a sequence does not give way to somebody who waits before it made so many tokens ...
@@ -49,14 +49,14 @@ BYPASSES = 32  # a request that waits for blocks may be overtaken by so many sma
 
 @dataclass(frozen=True)
 class Limits:
-    """`decode_step_ms`: a step with live decoders stays under max(STRETCH x the pure decode step, this).
+    """`decode_step_ms`, `prefill_step_ms`: what a step may take in any case, with readers and without (pace.py).
     `horizon_tokens`: admission looks this far beyond the prompt, not to max_tokens."""
 
     max_context: int
     max_running: int = 32
     max_chunk_tokens: int = 512
-    decode_step_ms: float = 20.0
-    prefill_step_ms: float = 250.0
+    decode_step_ms: float = DECODE_MS
+    prefill_step_ms: float = PREFILL_MS
     horizon_tokens: int = 256
 
 
@@ -73,6 +73,7 @@ class Scheduler:
         self.limits = limits
         self.space = space
         self.step_time = step_time or StepTime()
+        self.pace = Pace(limits.decode_step_ms, limits.prefill_step_ms)
         self.ledger = Ledger()
         self.waiting = WaitingRoom(self.ledger)
         self.running: list[Sequence] = []  # by rank
@@ -192,12 +193,12 @@ class Scheduler:
                 elif seq.state is State.RUNNING:
                     awaited += 1
                     seq.passed_over += 1
-        if prompts:
-            work += self._prefill(
-                [s for s in prompts if s.state is State.RUNNING], Load(len(work), read, read), len(work)
-            )
-        else:
-            self._starved = 0
+        load, readers = Load(len(work), read, read), len(work)
+        decode_ms = self.step_time.predict_ms(load)
+        work += self._prefill([s for s in prompts if s.state is State.RUNNING], load, readers)
+        for share in work[readers:]:
+            load += chunk_load(share.seq.scheduled, share.tokens)
+        self.pace.took(decode_ms, readers, self.step_time.predict_ms(load))
         if self.preemptions > preemptions:
             # Making room for one may have sent away another who had a share already.
             work = [s for s in work if s.seq.state is State.RUNNING and s.seq.residency == s.residency]
@@ -340,11 +341,17 @@ class Scheduler:
     def _prefill(self, queue: list[Sequence], load: Load, decoders: int) -> list[Share]:
         """Chunks of these prompts for this step, beside `decoders` whose load is given."""
         if not queue:
+            self._starved = 0
             return []
-        queue.sort(key=lambda s: (s.rank[0], s.pending - AGEING_TOKENS * s.passed_over, s.serial))
-        limit_ms = self.limits.prefill_step_ms
-        if decoders:
-            limit_ms = max(STRETCH * self.step_time.predict_ms(load), self.limits.decode_step_ms)
+        short = {seq.id for seq in queue if self._is_short(seq)}
+
+        def turn(seq: Sequence) -> tuple[int, bool, int, int]:
+            # A short question that was begun is ended first: else equals would age past each other and all end last.
+            begun = seq.id in short and seq.scheduled > (seq.cached or 0)
+            return seq.rank[0], not begun, seq.pending - AGEING_TOKENS * seq.passed_over, seq.serial
+
+        queue.sort(key=turn)
+        allowed = self.pace.allow(self.step_time.predict_ms(load), decoders, len(short))
         left = self.limits.max_chunk_tokens
         must = FLOOR_TOKENS if not decoders or self._starved >= FLOOR_EVERY - 1 else 0
         chunks: list[Share] = []
@@ -352,6 +359,7 @@ class Scheduler:
             count = 0
             if len(chunks) < PROMPTS_PER_STEP and left > 0 and seq.state is State.RUNNING:
                 most = min(seq.pending, left)
+                limit_ms = allowed.short if seq.id in short else allowed.any
                 count = max(self.step_time.fit_chunk(load, seq.scheduled, most, limit_ms), min(must, most))
             if count and self._make_room(seq, seq.scheduled + count):
                 chunks.append(Share(seq, count, seq.residency))
@@ -364,6 +372,11 @@ class Scheduler:
         enough = sum(share.tokens for share in chunks) >= min(FLOOR_TOKENS, queue[0].pending)
         self._starved = 0 if enough else self._starved + 1
         return chunks
+
+    def _is_short(self, seq: Sequence) -> bool:
+        """As a whole: the end of a document is no short question."""
+        start = min(seq.cached or 0, seq.scheduled)
+        return self.pace.is_short(self.step_time.predict_ms(chunk_load(start, seq.length - start)))
 
     def _make_room(self, seq: Sequence, tokens: int, awaited: int = 0) -> bool:
         """Blocks for the first `tokens` of `seq`, at the cost of lower ranks if it must be. `awaited`: of the blocks
