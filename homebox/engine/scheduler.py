@@ -40,8 +40,8 @@ from homebox.wire.frames import (
 
 PROMPTS_PER_STEP = 3
 AGEING_TOKENS = 64  # each plan that passes a prompt over makes it look so much shorter
-FLOOR_TOKENS = 16  # some prompt gets at least this ...
-FLOOR_EVERY = 8  # ... in every so many plans, whatever the budget
+FLOOR_TOKENS = 16  # some prompt gets this ...
+FLOOR_EVERY = 8  # ... where none got anything in so many plans, whatever the budget
 KEEP_TOKENS = 64  # a sequence does not give way to somebody who waits before it made so many tokens ...
 KEEP_S = 1.0  # ... or ran for so long
 BYPASSES = 32  # a request that waits for blocks may be overtaken by so many smaller ones
@@ -369,8 +369,7 @@ class Scheduler:
                 seq.passed_over = 0
             else:
                 seq.passed_over += 1
-        enough = sum(share.tokens for share in chunks) >= min(FLOOR_TOKENS, queue[0].pending)
-        self._starved = 0 if enough else self._starved + 1
+        self._starved = 0 if chunks else self._starved + 1
         return chunks
 
     def _is_short(self, seq: Sequence) -> bool:

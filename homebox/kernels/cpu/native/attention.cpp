@@ -312,22 +312,23 @@ int cut(const Shape& shape, const Batch& batch, std::vector<Piece>& pieces, std:
         for (int row = 0; row < batch.rows; ++row) {
             if ((batch.counts[row] > 1) != (longer == 1)) continue;
             const int last = batch.starts[row] + batch.counts[row] - 1;
-            const int split = first_seen(batch, last) / SPLIT, splits = last / SPLIT - split + 1;
+            const int split = first_seen(batch, batch.starts[row]) / SPLIT, splits = last / SPLIT - split + 1;
             for (int kv_head = 0; kv_head < shape.kv_heads; ++kv_head)
                 for (int head = 0; head < shape.shared(); head += heads_at_once) {
                     const int heads = std::min(heads_at_once, shape.shared() - head);
                     Piece piece{row, 0, 1, kv_head, kv_head * shape.shared() + head, heads, -1, 0, 0};
-                    if (batch.counts[row] > 1 || splits == 1) {
+                    if (batch.counts[row] > queries || splits == 1) {
                         for (; piece.first < batch.counts[row]; piece.first += queries) {
                             piece.count = std::min(queries, batch.counts[row] - piece.first);
                             pieces.push_back(piece);
                         }
                         continue;
                     }
+                    piece.count = batch.counts[row];
                     piece.slot = slots, piece.splits = splits;
                     joins.push_back(piece);
-                    for (int i = 0; i < splits; ++i) {
-                        piece.split = split + i, piece.slot = slots++;
+                    for (int i = 0; i < splits; ++i, slots += piece.count) {
+                        piece.split = split + i, piece.slot = slots;
                         pieces.push_back(piece);
                     }
                 }
@@ -362,15 +363,16 @@ void attend(
 void join(
     const Shape& shape, const Layout& layout, const Piece& piece, const float* parts, float* out, int out_step,
     float* scratch) {
-    const int dim = shape.head_dim, token = layout.offset[std::size_t(piece.row)];
-    for (int i = 0; i < piece.heads; ++i) {
+    const int dim = shape.head_dim, first = layout.offset[std::size_t(piece.row)];
+    for (int i = 0; i < piece.count * piece.heads; ++i) {
         float peak = NOTHING, total = 0.0f;
         std::fill(scratch, scratch + dim, 0.0f);
         for (int split = 0; split < piece.splits; ++split) {
-            const float* part = parts + (piece.slot + split) * slot_floats(shape) + i * (dim + 2);
+            const float* part = parts + (piece.slot + split * piece.count) * slot_floats(shape) + i * (dim + 2);
             join_one(part[0], part[1], part + 2, dim, peak, total, scratch);
         }
-        finish(scratch, total, dim, out + std::int64_t(token) * out_step + (piece.head + i) * dim);
+        const int token = first + i / piece.heads, head = piece.head + i % piece.heads;
+        finish(scratch, total, dim, out + std::int64_t(token) * out_step + head * dim);
     }
 }
 

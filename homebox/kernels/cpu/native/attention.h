@@ -56,7 +56,7 @@ struct Piece {
     std::int32_t row, first, count;     // queries first .. first + count - 1 of the row
     std::int32_t kv_head, head, heads;  // heads head .. head + heads - 1
     std::int32_t split;                 // -1: all of them, joined here; else this one, joined later
-    std::int32_t slot;                  // where the part of a split is left; of a join, the first
+    std::int32_t slot;                  // where the part of a split is left, a slot a query; of a join, the first
     std::int32_t splits;                // of a join
 };
 
@@ -65,10 +65,11 @@ constexpr int MOST_QUERIES = 48;      // queries times heads of a piece
 
 inline std::size_t scratch_floats(int head_dim) { return std::size_t(MOST_QUERIES) * (TILE + 2 * head_dim); }
 
-// The part of a split, for one head: m, l, o[head_dim]; a slot holds all heads of its piece.
+// The part of a split, for one query and head: m, l, o[head_dim]; a slot holds all heads of its piece.
 inline std::size_t slot_floats(const Shape& shape) { return std::size_t(shape.shared()) * (shape.head_dim + 2); }
 
-// Cut one step's attention into pieces; `joins` come after them. Returns how many slots are needed.
+// Cut one step's attention into pieces; `joins` come after them. Returns how many slots are needed. What is one piece
+// of queries, a token or a short chunk, is cut by splits: else one thread would read a long context alone.
 int cut(const Shape& shape, const Batch& batch, std::vector<Piece>& pieces, std::vector<Piece>& joins);
 
 // Keys and values of one token into its block. `k` and `v` are of one kv head.
