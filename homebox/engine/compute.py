@@ -18,7 +18,7 @@ from homebox.engine.blocks import Group
 from homebox.errors import KernelsMissing
 from homebox.kernels.attention import Attention, PagedCache
 from homebox.kernels.cpu import abi
-from homebox.kernels.cpu.attention import BlockCache, NativeAttention
+from homebox.kernels.cpu.attention import BlockCache, NativeAttention, kv_dtype
 from homebox.kernels.cpu.library import Absent, Native, library
 from homebox.kernels.cpu.placement import Placement, place, topology
 from homebox.kernels.cpu.sampling import NativeSampling
@@ -106,8 +106,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
     nodes = placement.nodes if placement.interleave else ()
     spec, weights = load_native(folder, functions, start.quantize, report, nodes)
     groups = layer_groups(spec)
-    # Exact weights get exact memory; beside rounded ones fp16 adds nothing that could be seen (docs/decisions/024).
-    dtype = torch.float32 if weights.kinds() == "fp32" else torch.float16
+    dtype = kv_dtype(functions, spec.head_dim, exact=weights.kinds() == "fp32")
 
     def with_blocks(blocks: int) -> Parts:
         cache = BlockCache(

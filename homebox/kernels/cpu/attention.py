@@ -1,7 +1,8 @@
 """Attention by the native kernels, over blocks that lie as they like them.
 
 Keys of a block are `[kv_heads, head_dim, 16]`, values `[kv_heads, 16, head_dim]` (attention.h): other than in
-`PagedCache` a vector then holds 16 keys, and nothing is gathered.
+`PagedCache` a vector then holds 16 keys, and nothing is gathered. In bf16, for matrix registers, they are
+`[kv_heads, head_dim / 2, 16, 2]` and `[kv_heads, head_dim / 16, 8, 16, 2]`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.abi import KvKind
 from homebox.kernels.cpu.memory import pages
 
-_KINDS = {torch.float32: KvKind.FLOAT32, torch.float16: KvKind.HALF}
+_KINDS = {torch.float32: KvKind.FLOAT32, torch.float16: KvKind.HALF, torch.bfloat16: KvKind.BFLOAT16}
+_MATRIX_DIMENSIONS = 32  # of a head, as one instruction multiplies them
+
+
+def kv_dtype(functions: ctypes.CDLL, head_dim: int, exact: bool) -> torch.dtype:
+    """How these kernels keep keys and values best. `exact`: the weights are fp32. Beside rounded ones 16 bits add nothing
+    that could be seen (docs/decisions/024)."""
+    if exact:
+        return torch.float32
+    if functions.hb_matrix_registers() and head_dim % _MATRIX_DIMENSIONS == 0:
+        return torch.bfloat16
+    return torch.float16
 
 
 class BlockCache:
     """Keys and values of all layers. `k[layer]`: `[blocks, kv_heads, head_dim, 16]`, `v[layer]`: `[blocks, kv_heads, 16,
-    head_dim]`. `dtype` is fp32 or fp16."""
+    head_dim]`, with bf16 as above. `dtype` is fp32, fp16, or bf16 where there are matrix registers."""
 
     block_size = abi.BLOCK
 
@@ -39,12 +51,18 @@ class BlockCache:
         self.kv_heads, self.head_dim, self.dtype = kv_heads, head_dim, dtype
         each = kv_heads * head_dim * abi.BLOCK
         memory = pages(2 * each * dtype.itemsize * sum(blocks[group] for group in layer_groups)).view(dtype)
+        keys, values = (head_dim, abi.BLOCK), (abi.BLOCK, head_dim)
+        if dtype == torch.bfloat16:
+            keys, values = (
+                (head_dim // 2, abi.BLOCK, 2),
+                (head_dim // abi.LANES, abi.BLOCK // 2, abi.LANES, 2),
+            )
         self.k: list[torch.Tensor] = []
         self.v: list[torch.Tensor] = []
         for group in layer_groups:
             size = each * blocks[group]
-            self.k.append(memory[:size].view(blocks[group], kv_heads, head_dim, abi.BLOCK))
-            self.v.append(memory[size : 2 * size].view(blocks[group], kv_heads, abi.BLOCK, head_dim))
+            self.k.append(memory[:size].view(blocks[group], kv_heads, *keys))
+            self.v.append(memory[size : 2 * size].view(blocks[group], kv_heads, *values))
             memory = memory[2 * size :]
 
     @staticmethod
@@ -59,7 +77,10 @@ class BlockCache:
         for layer, group in enumerate(self.layer_groups):
             blocks, slots = tables[group][positions // abi.BLOCK].long(), positions % abi.BLOCK
             self.k[layer][blocks, :, :, slots] = 0
-            self.v[layer][blocks, :, slots] = 0
+            if self.dtype == torch.bfloat16:
+                self.v[layer][blocks, :, :, slots // 2, :, slots % 2] = 0
+            else:
+                self.v[layer][blocks, :, slots] = 0
 
 
 class NativeAttention:
@@ -76,6 +97,7 @@ class NativeAttention:
         scale: float | None = None,
     ) -> None:
         """`scale` of the scores defaults to head_dim ** -0.5."""
+        assert cache.dtype != torch.bfloat16 or functions.hb_matrix_registers(), "bf16 needs matrix registers"
         self.functions = functions
         self.cache = cache
         self.windows = windows

@@ -44,7 +44,12 @@ class Level:
 
 
 LEVELS = (
-    Level("amx", "x86_64", (*_AVX512, "amx_tile", "amx_int8"), (*_AVX512_FLAGS, "-mamx-tile", "-mamx-int8")),
+    Level(
+        "amx",
+        "x86_64",
+        (*_AVX512, "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
+        (*_AVX512_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+    ),
     Level("avx512vnni", "x86_64", _AVX512, _AVX512_FLAGS),
     Level("avx2vnni", "x86_64", (*_AVX2, "avx_vnni"), ("-mavx2", "-mfma", "-mf16c", "-mavxvnni")),
     Level("avx2", "x86_64", _AVX2, ("-mavx2", "-mfma", "-mf16c")),

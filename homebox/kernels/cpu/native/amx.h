@@ -12,10 +12,9 @@
 // (add_group), so the sums are the same to the bit. Part of linear.h.
 #pragma once
 
-#if defined(__AMX_INT8__) && defined(__AVX512F__)
-#define HB_AMX
+#include "registers.h"
 
-#include <type_traits>
+#if defined(HB_AMX)
 
 namespace hb {
 
@@ -25,21 +24,7 @@ constexpr int AMX_BLOCKS = 8;  // registers of rows in a panel
 
 static_assert(AMX_ROWS <= PADDING, "a register is filled beyond the last row");
 
-// Registers 0 to 2: dots; 3: rows; 4 to 7: outputs. Once a thread: nobody else in the engine's process shapes them
-// (torch would for products in bf16 and int8, and none is made beside these kernels).
-inline void shape_registers() {
-    thread_local bool done = false;
-    if (done) return;
-    struct alignas(64) {
-        std::uint8_t palette = 1, start = 0, reserved[14] = {};
-        std::uint16_t bytes[16] = {};
-        std::uint8_t rows[16] = {};
-    } shape;
-    for (int i = 0; i < 8; ++i) shape.bytes[i] = 64, shape.rows[i] = 16;
-    _tile_loadconfig(&shape);
-    done = true;
-}
-
+// Registers 0 to 2: dots; 3: rows; 4 to 7: outputs.
 struct alignas(64) Register {
     std::uint8_t bytes[16][64];
 };

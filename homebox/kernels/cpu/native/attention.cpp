@@ -1,6 +1,8 @@
 // Paged attention that reads the blocks in place, for decoding and for prompts: attention.h has the arithmetic.
 #include "attention.h"
 
+#include "attention_amx.h"
+
 #include <algorithm>
 #include <limits>
 
@@ -107,8 +109,10 @@ void mix_row(const float* p, const float* factor, const T* const* blocks, int he
     for (; d < head_dim; d += LANES) from(d), mix<T, N, 1>(p, factor, at, head_dim, keys, output + d);
 }
 
-// Scores become weights e^(s - peak), those outside [from, to) become 0. Returns what earlier sums are scaled with.
-float soften(float* scores, int from, int to, float& peak, float& sum_so_far) {
+// Scores become weights e^(s - peak), those outside [from, to) become 0; `weight(p, block)` may round them. Returns what
+// earlier sums are scaled with.
+template <class F>
+float soften(float* scores, int from, int to, float& peak, float& sum_so_far, F&& weight) {
     if (from >= to) {
         std::fill(scores, scores + TILE, 0.0f);
         return 1.0f;
@@ -121,7 +125,7 @@ float soften(float* scores, int from, int to, float& peak, float& sum_so_far) {
     peak = std::max(before, largest(max(max(s[0], s[1]), max(s[2], s[3]))));
     F16 total = zero();
     for (int b = 0; b < BLOCKS_IN_TILE; ++b) {
-        s[b] = exp(s[b] - all(peak));
+        s[b] = weight(exp(s[b] - all(peak)), b);
         store(scores + b * BLOCK, s[b]);
         total = total + s[b];
     }
@@ -203,45 +207,105 @@ struct Blocks {
     }
 };
 
+// Scores and outputs in vectors; queries, keys and values are multiplied in fp32.
 template <class T>
-void score_all(const Queries& queries, const T* const* keys, int dim, float* scores) {
-    int i = 0;
-    for (; i + 12 <= queries.count; i += 12) score<T, 12, 2>(queries.at + i, keys, dim, scores + i * TILE);
-    for (; i + 4 <= queries.count; i += 4) score<T, 4, 4>(queries.at + i, keys, dim, scores + i * TILE);
-    for (; i + 3 <= queries.count; i += 3) score<T, 3, 4>(queries.at + i, keys, dim, scores + i * TILE);
-    for (; i < queries.count; ++i) score<T, 1, 4>(queries.at + i, keys, dim, scores + i * TILE);
-}
+class Vectors {
+public:
+    using Value = T;
+    Vectors(const Queries& queries, int dim, float*) : queries_(queries), dim_(dim) {}
+    void score(const T* const* keys, float* scores) {
+        int i = 0;
+        const auto at = [&] { return queries_.at + i; };
+        for (; i + 12 <= queries_.count; i += 12) hb::score<T, 12, 2>(at(), keys, dim_, scores + i * TILE);
+        for (; i + 4 <= queries_.count; i += 4) hb::score<T, 4, 4>(at(), keys, dim_, scores + i * TILE);
+        for (; i + 3 <= queries_.count; i += 3) hb::score<T, 3, 4>(at(), keys, dim_, scores + i * TILE);
+        for (; i < queries_.count; ++i) hb::score<T, 1, 4>(at(), keys, dim_, scores + i * TILE);
+    }
+    float soften(int, float* scores, int from, int to, float& peak, float& sum) {
+        return hb::soften(scores, from, to, peak, sum, [](F16 p, int) { return p; });
+    }
+    void mix(const float* p, const float* factor, const T* const* v, int keys, float* output) {
+        int i = 0;
+        for (; i + 6 <= queries_.count; i += 6)
+            mix_row<T, 6>(p + i * TILE, factor + i, v, dim_, keys, output + i * dim_);
+        for (; i + 3 <= queries_.count; i += 3)
+            mix_row<T, 3>(p + i * TILE, factor + i, v, dim_, keys, output + i * dim_);
+        for (; i < queries_.count; ++i) mix_row<T, 1>(p + i * TILE, factor + i, v, dim_, keys, output + i * dim_);
+    }
 
-// Returns up to which key of the tile anything is seen.
-int soften_all(const Queries& queries, int tile, int window, float* scores, Softmax& softmax, float* factor) {
+private:
+    const Queries& queries_;
+    int dim_;
+};
+
+#if defined(HB_AMX)
+// Scores and outputs by matrix registers, in bf16. What they make of rows behind the last query is never looked at.
+class Matrices {
+public:
+    using Value = bf16;
+    Matrices(const Queries& queries, int dim, float* scratch)
+        : count_(queries.count), dim_(dim), q_((bf16*)scratch), weights_(q_ + MOST_QUERIES * dim) {
+        shape_registers();
+        for (int i = 0; i < count_; ++i)
+            for (int d = 0; d < dim; d += LANES) store_bf16(q_ + i * dim + d, load(queries.at[i] + d));
+    }
+    void score(const bf16* const* keys, float* scores) {
+        if (count_ <= GROUP_OF_QUERIES) score_by_amx<1>(q_, keys, dim_, scores);
+        else if (count_ <= 2 * GROUP_OF_QUERIES) score_by_amx<2>(q_, keys, dim_, scores);
+        else score_by_amx<3>(q_, keys, dim_, scores);
+    }
+    float soften(int i, float* scores, int from, int to, float& peak, float& sum) {
+        if (from >= to)
+            for (int b = 0; b < BLOCKS_IN_TILE; ++b) store_weights(weights(b, i), zero());
+        return hb::soften(scores, from, to, peak, sum, [&](F16 p, int b) {
+            store_weights(weights(b, i), p);
+            return rounded_to_bf16(p);
+        });
+    }
+    void mix(const float*, const float* factor, const bf16* const* v, int keys, float* output) {
+        for (int i = 0; i < count_; ++i) {
+            if (factor[i] == 1.0f) continue;
+            for (int d = 0; d < dim_; d += LANES)
+                store(output + i * dim_ + d, load(output + i * dim_ + d) * all(factor[i]));
+        }
+        if (count_ <= GROUP_OF_QUERIES) mix_by_amx<1>(weights_, v, dim_, keys, output);
+        else if (count_ <= 2 * GROUP_OF_QUERIES) mix_by_amx<2>(weights_, v, dim_, keys, output);
+        else mix_by_amx<3>(weights_, v, dim_, keys, output);
+    }
+
+private:
+    bf16* weights(int block, int query) { return weights_ + (block * MOST_QUERIES + query) * WEIGHTS_STEP; }
+    int count_, dim_;
+    bf16 *q_, *weights_;
+};
+#endif
+
+// How the kernel weighs all queries with a tile; returns up to which key of it anything is seen.
+template <class Kernel>
+int soften_all(
+    Kernel& kernel, const Queries& queries, int tile, int window, float* scores, Softmax& softmax, float* factor) {
     int visible = 0;
     for (int i = 0; i < queries.count; ++i) {
         const int from = window > 0 ? std::max(0, queries.position[i] + 1 - window - tile * TILE) : 0;
         const int to = std::min(TILE, queries.position[i] + 1 - tile * TILE);
         visible = std::max(visible, to);
-        factor[i] = soften(scores + i * TILE, from, to, softmax.peak[i], softmax.sum[i]);
+        factor[i] = kernel.soften(i, scores + i * TILE, from, to, softmax.peak[i], softmax.sum[i]);
     }
     return visible;
 }
 
-template <class T>
-void mix_all(int queries, const float* p, const float* factor, const T* const* v, int dim, int keys, float* output) {
-    int i = 0;
-    for (; i + 6 <= queries; i += 6) mix_row<T, 6>(p + i * TILE, factor + i, v, dim, keys, output + i * dim);
-    for (; i + 3 <= queries; i += 3) mix_row<T, 3>(p + i * TILE, factor + i, v, dim, keys, output + i * dim);
-    for (; i < queries; ++i) mix_row<T, 1>(p + i * TILE, factor + i, v, dim, keys, output + i * dim);
-}
-
-template <class T>
-void attend_as(
-    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const T* keys, const T* values,
-    const float* q, int step, float* out, int out_step, float* scratch, float* parts) {
+template <class Kernel>
+void attend_by(
+    const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const void* keys,
+    const void* values, const float* q, int step, float* out, int out_step, float* scratch, float* parts) {
+    using T = typename Kernel::Value;
     const int dim = shape.head_dim;
     const Queries queries(shape, batch, layout, piece, q, step);
-    const Blocks<T> blocks(shape, batch, piece, queries, keys, values);
+    const Blocks<T> blocks(shape, batch, piece, queries, (const T*)keys, (const T*)values);
     float* scores = scratch;
     float* output = scores + MOST_QUERIES * TILE;
     float* joined = output + MOST_QUERIES * dim;
+    Kernel kernel(queries, dim, joined + MOST_QUERIES * dim);
     int tile = queries.earliest / TILE, end = queries.latest / TILE + 1;
     if (piece.split >= 0) {
         tile = std::max(tile, piece.split * TILES_IN_SPLIT);
@@ -256,9 +320,9 @@ void attend_as(
     for (; tile < end; ++tile) {
         blocks.find(tile, k, v);
         if (tile + 1 < end) blocks.soon(tile + 1);
-        score_all(queries, k, dim, scores);
-        const int visible = soften_all(queries, tile, batch.window, scores, now, factor);
-        mix_all(queries.count, scores, factor, v, dim, visible, output);
+        kernel.score(k, scores);
+        const int visible = soften_all(kernel, queries, tile, batch.window, scores, now, factor);
+        kernel.mix(scores, factor, v, visible, output);
         if (piece.split >= 0 || ((tile + 1) % TILES_IN_SPLIT != 0 && tile + 1 < end)) continue;
         for (int i = 0; i < queries.count; ++i)  // a split ends
             join_one(
@@ -292,6 +356,11 @@ void write_as(
         store(values + at + std::int64_t(slot) * dim + d, load(v + d));
     }
 }
+
+template <class T>
+struct Named {
+    using type = T;
+};
 
 }  // namespace
 
@@ -342,6 +411,10 @@ void write_kv(
     const int position = layout.position[std::size_t(token)];
     const int slot = batch.slots[layout.row[std::size_t(token)]];
     const std::int64_t block = batch.tables[std::int64_t(slot) * batch.width + position / BLOCK];
+#if defined(HB_AMX)
+    if (shape.kv_kind == KV_BFLOAT16)
+        return write_bf16(shape, block, kv_head, position % BLOCK, k, v, (bf16*)keys, (bf16*)values);
+#endif
     if (shape.kv_kind == KV_HALF)
         write_as(shape, block, kv_head, position % BLOCK, k, v, (half*)keys, (half*)values);
     else
@@ -351,13 +424,17 @@ void write_kv(
 void attend(
     const Shape& shape, const Batch& batch, const Layout& layout, const Piece& piece, const void* keys,
     const void* values, const float* q, int step, float* out, int out_step, float* scratch, float* parts) {
-    const auto as = [&](const auto* k, const auto* v) {
-        attend_as(shape, batch, layout, piece, k, v, q, step, out, out_step, scratch, parts);
+    const auto by = [&](auto kernel) {
+        attend_by<typename decltype(kernel)::type>(
+            shape, batch, layout, piece, keys, values, q, step, out, out_step, scratch, parts);
     };
+#if defined(HB_AMX)
+    if (shape.kv_kind == KV_BFLOAT16) return by(Named<Matrices>{});
+#endif
     if (shape.kv_kind == KV_HALF)
-        as((const half*)keys, (const half*)values);
+        by(Named<Vectors<half>>{});
     else
-        as((const float*)keys, (const float*)values);
+        by(Named<Vectors<float>>{});
 }
 
 void join(
@@ -377,6 +454,15 @@ void join(
 }
 
 }  // namespace hb
+
+// Whether keys and values may be bf16.
+HB_EXPORT int hb_matrix_registers() {
+#if defined(HB_AMX)
+    return 1;
+#else
+    return 0;
+#endif
+}
 
 HB_EXPORT void hb_write_kv(
     const hb::Shape* shape, const hb::Batch* batch, const float* k, const float* v, void* keys, void* values) {
@@ -398,14 +484,15 @@ HB_EXPORT void hb_attend(
     std::vector<Piece> pieces, joins;
     const int slots = cut(*shape, *batch, pieces, joins);
     const int step = shape->heads * shape->head_dim;
-    const std::size_t size = scratch_floats(shape->head_dim);
-    std::vector<float> parts(slots * slot_floats(*shape)), scratch(size * std::size_t(Team::get().size()));
+    std::vector<float> parts(slots * slot_floats(*shape));
+    Scratch scratch;
+    scratch.resize(shape->head_dim, Team::get().size());
     pool_each(int(pieces.size()), [&](int i) {
-        float* mine = &scratch[size * std::size_t(Team::member())];
+        float* mine = scratch.of(Team::member());
         attend(*shape, *batch, layout, pieces[std::size_t(i)], keys, values, q, step, out, step, mine, parts.data());
     });
     pool_each(int(joins.size()), [&](int i) {
-        float* mine = &scratch[size * std::size_t(Team::member())];
+        float* mine = scratch.of(Team::member());
         join(*shape, layout, joins[std::size_t(i)], parts.data(), out, step, mine);
     });
 }

@@ -1,12 +1,16 @@
 // What does a token see, out of keys and values that lie in blocks?
 //
 // A block holds 16 tokens of one layer: keys as [kv_heads][head_dim][16], so that a vector holds one dimension of 16
-// keys, values as [kv_heads][16][head_dim]. A sequence's table says which blocks are its own.
+// keys, values as [kv_heads][16][head_dim]. For matrix registers (bf16) two dimensions of a key lie beside each other,
+// [kv_heads][head_dim / 2][16][2], and two keys of a dimension, [kv_heads][head_dim / 16][8][16][2]. A sequence's table
+// says which blocks are its own.
 //
 // One arithmetic for a query, whoever is computed beside it, in the order of absolute positions:
 //   tiles of 64 keys:  s = q . k (dimensions in order), m' = max(m, s), p = e^(s - m'),
 //                      l = l * e^(m - m') + sum(p),  o = o * e^(m - m') + p . v (keys in order)
 //   splits of 512 keys: each begins anew; afterwards they are joined in order, by the same rule.
+// With bf16 keys and values, q and p are rounded to bf16, too, l adds the rounded p, and the products are summed as the
+// matrix instruction does it: 32 dimensions, or 16 keys, at a time.
 // (Online softmax: Milakov and Gimelshein 2018; splits: Dao et al., FlashDecoding, 2023.) So one query alone can be
 // shared by many threads, and gives the bits that it gives inside a long prompt.
 #pragma once
@@ -22,7 +26,7 @@ constexpr int TILE = 64;    // keys of a softmax step
 constexpr int SPLIT = 512;  // keys that one thread takes
 constexpr int BLOCKS_IN_TILE = TILE / BLOCK, TILES_IN_SPLIT = SPLIT / TILE;
 
-enum KvKind : std::int32_t { KV_FLOAT32 = 0, KV_HALF = 1 };
+enum KvKind : std::int32_t { KV_FLOAT32 = 0, KV_HALF = 1, KV_BFLOAT16 = 2 };  // the last with matrix registers only
 
 struct Shape {
     std::int32_t heads, kv_heads, head_dim, kv_kind;
@@ -63,7 +67,26 @@ struct Piece {
 constexpr int MOST_DIMENSIONS = 512;  // of a head; Python refuses models with more
 constexpr int MOST_QUERIES = 48;      // queries times heads of a piece
 
-inline std::size_t scratch_floats(int head_dim) { return std::size_t(MOST_QUERIES) * (TILE + 2 * head_dim); }
+// Of a thread: scores, two outputs, and for matrix registers queries and weights in bf16, the weights with as many zeros,
+// twice. Whole lines of a cache, from the first one on.
+inline std::size_t scratch_floats(int head_dim) {
+    return std::size_t(MOST_QUERIES) * (TILE + 2 * head_dim + head_dim / 2 + BLOCKS_IN_TILE * 4 * BLOCK / 2);
+}
+class Scratch {
+public:
+    void resize(int head_dim, int threads) {
+        each_ = scratch_floats(head_dim);
+        if (floats_.size() < each_ * std::size_t(threads) + 16) floats_.resize(each_ * std::size_t(threads) + 16);
+    }
+    float* of(int thread) {
+        const std::uintptr_t start = (std::uintptr_t(floats_.data()) + 63) / 64 * 64;
+        return (float*)start + each_ * std::size_t(thread);
+    }
+
+private:
+    std::size_t each_ = 0;
+    std::vector<float> floats_;
+};
 
 // The part of a split, for one query and head: m, l, o[head_dim]; a slot holds all heads of its piece.
 inline std::size_t slot_floats(const Shape& shape) { return std::size_t(shape.shared()) * (shape.head_dim + 2); }

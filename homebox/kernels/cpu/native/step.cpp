@@ -94,7 +94,8 @@ private:
 
     Model m_;
     int tokens_ = 0;
-    std::vector<float> x_, qkv_, cosines_, sines_, scratch_, parts_;
+    std::vector<float> x_, qkv_, cosines_, sines_, parts_;
+    Scratch scratch_;
     Layout layout_;
     Activations normed_, mixed_, inner_, last_;
     std::vector<std::vector<Piece>> pieces_, joins_;
@@ -113,7 +114,7 @@ void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden)
         cosines_.resize(count * rotated), sines_.resize(count * rotated);
         normed_.resize(tokens_, width), mixed_.resize(tokens_, shape.heads * dim), inner_.resize(tokens_, m_.mlp);
     }
-    scratch_.resize(scratch_floats(dim) * std::size_t(team.size()));
+    scratch_.resize(dim, team.size());
     pieces_.resize(std::size_t(m_.groups)), joins_.resize(std::size_t(m_.groups));
     for (int group = 0; group < m_.groups; ++group) {
         const std::size_t slots = std::size_t(cut(shape, batches[group], pieces_[group], joins_[group]));
@@ -177,7 +178,7 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
         }
     });
     const int mixed_step = heads * dim;
-    const auto scratch = [&] { return &scratch_[scratch_floats(dim) * std::size_t(Team::member())]; };
+    const auto scratch = [&] { return scratch_.of(Team::member()); };
     const auto& pieces = pieces_[std::size_t(group)];
     const auto& joins = joins_[std::size_t(group)];
     team.each(int(pieces.size()), [&](int i) {
