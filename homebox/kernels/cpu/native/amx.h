@@ -18,7 +18,6 @@
 
 namespace hb {
 
-constexpr int AMX_FROM = 16;   // so many rows are worth unpacking a tile for
 constexpr int AMX_ROWS = 16;   // rows of a register
 constexpr int AMX_BLOCKS = 8;  // registers of rows in a panel
 

@@ -28,6 +28,7 @@ namespace hb {
 enum Kind : std::int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
 
 constexpr int GROUP = 32;
+constexpr int MANY_ROWS = 9;  // are worth unpacking a tile for, where there are matrix registers
 
 struct Weight {
     std::int32_t kind, out, in;
@@ -184,13 +185,13 @@ inline void sum_tile(const std::uint8_t* data, int in, const Rows& rows, int fir
         sum_floats<KIND, R>(data, in, rows, first, out);
 }
 
-// `out(row, tile, sums)` for rows `from` .. `count` - 1 and one tile.
+// `out(row, tile, sums)` for all rows and one tile.
 template <int KIND, bool FINE, class Out>
-inline void rows_of_tile(const Weight& w, int tile, const Rows& rows, int from, int count, Out&& out) {
+inline void rows_of_tile(const Weight& w, int tile, const Rows& rows, int count, Out&& out) {
     const std::uint8_t* data = w.data + tile * tile_bytes(KIND, w.in);
     const F16 bias = w.bias != nullptr ? load(w.bias + tile * LANES) : zero();
     F16 sum[8];
-    int row = from;
+    int row = 0;
     const auto hand_out = [&](int n) {
         for (int r = 0; r < n; ++r) out(row + r, tile, w.bias != nullptr ? sum[r] + bias : sum[r]);
         row += n;
@@ -202,15 +203,15 @@ inline void rows_of_tile(const Weight& w, int tile, const Rows& rows, int from, 
 }
 
 #if defined(HB_AMX)
-// The first rows of one tile or two, in panels; returns how many.
+// All rows of one tile or two, in panels.
 template <int KIND, bool FINE, class Out>
-inline int rows_by_amx(const Weight& w, int tile, int valid, const Rows& rows, int count, Out&& out) {
+inline void rows_by_amx(const Weight& w, int tile, int valid, const Rows& rows, int count, Out&& out) {
     const std::int64_t size = tile_bytes(KIND, w.in);
     const std::uint8_t* data[2] = {w.data + tile * size, w.data + (tile + valid - 1) * size};
     alignas(64) thread_local Panel panel;
     int row = 0;
-    while (count - row > AMX_ROWS / 2) {
-        const int left = (count - row + AMX_ROWS / 2 - 1) / AMX_ROWS, blocks = left < AMX_BLOCKS ? left : AMX_BLOCKS;
+    while (row < count) {
+        const int left = (count - row + AMX_ROWS - 1) / AMX_ROWS, blocks = left < AMX_BLOCKS ? left : AMX_BLOCKS;
         sum_by_amx<KIND, FINE>(data, w.in, rows, row, blocks, panel);
         const int end = row + blocks * AMX_ROWS < count ? row + blocks * AMX_ROWS : count;
         for (int t = 0; t < valid; ++t) {
@@ -222,18 +223,16 @@ inline int rows_by_amx(const Weight& w, int tile, int valid, const Rows& rows, i
         }
         row = end;
     }
-    return row;
 }
 #endif
 
 template <int KIND, bool FINE, class Out>
 inline void rows_of_tiles(const Weight& w, int tile, int valid, const Rows& rows, int count, Out&& out) {
-    int row = 0;
 #if defined(HB_AMX)
     if constexpr (KIND == INT4 || KIND == INT8)
-        if (count >= AMX_FROM) row = rows_by_amx<KIND, FINE>(w, tile, valid, rows, count, out);
+        if (count >= MANY_ROWS) return rows_by_amx<KIND, FINE>(w, tile, valid, rows, count, out);
 #endif
-    for (int t = tile; t < tile + valid; ++t) rows_of_tile<KIND, FINE>(w, t, rows, row, count, out);
+    for (int t = tile; t < tile + valid; ++t) rows_of_tile<KIND, FINE>(w, t, rows, count, out);
 }
 
 // `out(row, tile, sums)` for each of `count` rows, with the 16 outputs of tile `tile` and, where `valid` is 2, of the
@@ -253,7 +252,7 @@ inline void multiply_tiles(const Weight& w, int tile, int valid, const Rows& row
 }
 
 // How many tiles are multiplied at a time, and how many such turns a weight has.
-inline int tiles_at_once(int rows) { return rows >= 16 ? 2 : 1; }
+inline int tiles_at_once(int rows) { return rows >= MANY_ROWS ? 2 : 1; }
 inline int turns(const Weight& w, int rows) { return (tiles(w) + tiles_at_once(rows) - 1) / tiles_at_once(rows); }
 
 // The same for turn `turn` of a weight.
