@@ -51,7 +51,8 @@ class BlockCache:
         self.kv_heads, self.head_dim, self.dtype = kv_heads, head_dim, dtype
         each = kv_heads * head_dim * abi.BLOCK
         memory = pages(2 * each * dtype.itemsize * sum(blocks[group] for group in layer_groups)).view(dtype)
-        keys, values = (head_dim, abi.BLOCK), (abi.BLOCK, head_dim)
+        keys: tuple[int, ...] = (head_dim, abi.BLOCK)
+        values: tuple[int, ...] = (abi.BLOCK, head_dim)
         if dtype == torch.bfloat16:
             keys, values = (
                 (head_dim // 2, abi.BLOCK, 2),

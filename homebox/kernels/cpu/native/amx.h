@@ -7,9 +7,9 @@
 //   INT4, fine   [l, h] of a group meets [q, 16 q]: the dot is whole at once
 //   INT8, fine   [l, h] of a group meets [w, 0] and [0, w]: the dot is l + 16 h
 //
-// So two tiles of outputs make four products a turn. The weights of a turn are unpacked once and stay in their registers
-// for a whole panel of rows, whose sums wait in the nearest cache. What is done with the dots is the same as everywhere
-// (add_group), so the sums are the same to the bit. Part of linear.h.
+// So two tiles of outputs make four products a turn. The weights of a turn are unpacked once and stay in their
+// registers for a whole panel of rows, whose sums wait in the nearest cache. What is done with the dots is the same as
+// everywhere (add_group), so the sums are the same to the bit. Part of linear.h.
 #pragma once
 
 #include "registers.h"
@@ -88,7 +88,8 @@ inline void make_dots(const std::int8_t* rows, std::int64_t step, Dots* to) {
 
 // The sums of two tiles for `blocks` times 16 rows from `first` on.
 template <int KIND, bool FINE>
-inline void sum_by_amx(const std::uint8_t* const* tiles, int in, const Rows& rows, int first, int blocks, Panel& panel) {
+inline void sum_by_amx(
+    const std::uint8_t* const* tiles, int in, const Rows& rows, int first, int blocks, Panel& panel) {
     shape_registers();
     constexpr int TURN = turn_groups<KIND, FINE>(), CODES = KIND == INT4 ? 256 : 512, STEP = FINE ? 2 : 1;
     const int groups = in / GROUP;
@@ -127,7 +128,8 @@ inline void sum_by_amx(const std::uint8_t* const* tiles, int in, const Rows& row
                         if (i >= here) break;
                         Sums whole{_mm512_load_si512(dot[2 * i + tile].of[r])};
                         if (KIND == INT8 && FINE) whole = with_high(whole, {_mm512_load_si512(dot[2 + tile].of[r])});
-                        sum = add_group<KIND>(sum, whole, d[tile][i], m[tile][i], scale[i * capacity + at], total[i * capacity + at]);
+                        sum = add_group<KIND>(
+                            sum, whole, d[tile][i], m[tile][i], scale[i * capacity + at], total[i * capacity + at]);
                     }
                     store(panel.of[at][tile], sum);
                 }

@@ -1,11 +1,10 @@
 // Paged attention that reads the blocks in place, for decoding and for prompts: attention.h has the arithmetic.
 #include "attention.h"
 
-#include "attention_amx.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "attention_amx.h"
 #include "pool.h"
 
 #define HB_EXPORT extern "C" __attribute__((visibility("default")))
@@ -109,8 +108,8 @@ void mix_row(const float* p, const float* factor, const T* const* blocks, int he
     for (; d < head_dim; d += LANES) from(d), mix<T, N, 1>(p, factor, at, head_dim, keys, output + d);
 }
 
-// Scores become weights e^(s - peak), those outside [from, to) become 0; `weight(p, block)` may round them. Returns what
-// earlier sums are scaled with.
+// Scores become weights e^(s - peak), those outside [from, to) become 0; `weight(p, block)` may round them. Returns
+// what earlier sums are scaled with.
 template <class F>
 float soften(float* scores, int from, int to, float& peak, float& sum_so_far, F&& weight) {
     if (from >= to) {

@@ -67,8 +67,8 @@ struct Piece {
 constexpr int MOST_DIMENSIONS = 512;  // of a head; Python refuses models with more
 constexpr int MOST_QUERIES = 48;      // queries times heads of a piece
 
-// Of a thread: scores, two outputs, and for matrix registers queries and weights in bf16, the weights with as many zeros,
-// twice. Whole lines of a cache, from the first one on.
+// Of a thread: scores, two outputs, and for matrix registers queries and weights in bf16, the weights with as many
+// zeros, twice. Whole lines of a cache, from the first one on.
 inline std::size_t scratch_floats(int head_dim) {
     return std::size_t(MOST_QUERIES) * (TILE + 2 * head_dim + head_dim / 2 + BLOCKS_IN_TILE * 4 * BLOCK / 2);
 }

@@ -31,8 +31,8 @@ constexpr int WEIGHTS_STEP = 4 * BLOCK;  // [0, p] and [p, 0]
 
 static_assert(MOST_QUERIES % GROUP_OF_QUERIES == 0 && MOST_GROUPS <= 3, "a group has registers of its own");
 
-// scores[i] = q[i] . k for the 64 keys of a tile; N groups of queries `q` [16 * N, head_dim]. Blocks of which nothing is
-// seen are passed over: their scores are not looked at.
+// scores[i] = q[i] . k for the 64 keys of a tile; N groups of queries `q` [16 * N, head_dim]. Blocks of which nothing
+// is seen are passed over: their scores are not looked at.
 template <int N>
 inline void score_by_amx(const bf16* q, const bf16* const* keys, int head_dim, float* scores) {
     const std::int64_t row = std::int64_t(head_dim) * 2, group = std::int64_t(GROUP_OF_QUERIES) * head_dim;
@@ -113,13 +113,16 @@ inline void mix_by_amx(const bf16* weights, const bf16* const* values, int head_
     }
 }
 
-inline void write_bf16(const Shape& shape, std::int64_t block, int kv_head, int slot, const float* k, const float* v, bf16* keys, bf16* values) {
+inline void write_bf16(
+    const Shape& shape, std::int64_t block, int kv_head, int slot, const float* k, const float* v, bf16* keys,
+    bf16* values) {
     const int dim = shape.head_dim;
     const std::int64_t at = (block * shape.kv_heads + kv_head) * dim * BLOCK;
     for (int d = 0; d < dim; d += LANES) {
         bf16 rounded[LANES];
         store_bf16(rounded, load(k + d));
-        for (int i = 0; i < LANES; i += 2) std::memcpy(keys + at + (d + i) * BLOCK + 2 * slot, rounded + i, 2 * sizeof(bf16));
+        for (int i = 0; i < LANES; i += 2)
+            std::memcpy(keys + at + (d + i) * BLOCK + 2 * slot, rounded + i, 2 * sizeof(bf16));
         store_bf16(rounded, load(v + d));
         bf16* to = values + at + d * BLOCK + slot / 2 * 2 * LANES + slot % 2;
         for (int i = 0; i < LANES; ++i) to[2 * i] = rounded[i];

@@ -1,7 +1,7 @@
 // Has this CPU matrix registers (Intel AMX), and what shape do they have?
 //
-// All eight are 16 rows of 64 bytes, for whatever they are used: shaped once a thread, since nobody else in the engine's
-// process shapes them (torch would for products in bf16 and int8, and none is made beside these kernels).
+// All eight are 16 rows of 64 bytes, for whatever they are used: shaped once a thread, since nobody else in the
+// engine's process shapes them (torch would for products in bf16 and int8, and none is made beside these kernels).
 #pragma once
 
 #include "vec.h"
