@@ -51,7 +51,8 @@ class Pace:
         """A step that decodes for `readers` in `decode_ms` was planned to take `step_ms`."""
         if readers:
             spare = self._document_ms(decode_ms) - step_ms
-            self._credit_ms = min(BURST_MS, self._credit_ms + spare)
+            # Debts end at one step: a crowd of an hour must not be paid for by the next ones for an hour.
+            self._credit_ms = max(-CROWD_MS, min(BURST_MS, self._credit_ms + spare))
         else:
             self._credit_ms = BURST_MS
 

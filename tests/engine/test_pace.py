@@ -102,3 +102,13 @@ def test_credit_is_spent_by_crowds_and_earned_back_by_quiet_steps() -> None:
     assert pace.allow(10.0, 10, 5).short == CROWD_MS
     assert pace.allow(10.0, 10, 5).any == 20.0
     assert pace.allow(10.0, 0, 5) == (PREFILL_MS, PREFILL_MS)
+
+
+def test_a_crowd_of_an_hour_is_not_held_against_the_next_one() -> None:
+    pace = Pace()
+    for _ in range(36_000):
+        pace.took(10.0, 1, CROWD_MS)
+    assert pace.allow(10.0, 10, 5).short == pytest.approx(30.0)
+    for _ in range(int(CROWD_MS / 10.0) + 1):  # a quiet step of 10 ms leaves 10 to spare
+        pace.took(10.0, 1, 10.0)
+    assert pace.allow(10.0, 10, 5).short == CROWD_MS
