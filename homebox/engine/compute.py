@@ -106,7 +106,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
     nodes = placement.nodes if placement.interleave else ()
     spec, weights = load_native(folder, functions, start.quantize, report, nodes)
     groups = layer_groups(spec)
-    dtype = kv_dtype(functions, spec.head_dim, exact=weights.kinds() == "fp32")
+    dtype = kv_dtype(exact=weights.kinds() == "fp32")
 
     def with_blocks(blocks: int) -> Parts:
         cache = BlockCache(

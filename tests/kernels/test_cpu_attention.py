@@ -11,9 +11,10 @@ import torch
 from homebox.kernels.attention import BatchShape, PagedCache
 from homebox.kernels.cpu.attention import BlockCache, NativeAttention
 from homebox.kernels.reference import ReferenceAttention
+from tests.kernels.conftest import LEVELS, native
 
 BLOCKS = 300
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [torch.float32, torch.bfloat16]
 Rows = list[tuple[int, int]]  # tokens that are cached, tokens that are new
 
 
@@ -33,8 +34,6 @@ class Pair:
         self.cache = BlockCache(
             layer_groups=(0,), blocks=(BLOCKS,), kv_heads=kv_heads, head_dim=dim, dtype=dtype
         )
-        if dtype == torch.bfloat16 and not functions.hb_matrix_registers():
-            pytest.skip("no matrix registers")
         self.native = NativeAttention(functions, self.cache, (window,), heads)
         paged = PagedCache(
             layer_groups=(0,), blocks=(BLOCKS,), block_size=16, kv_heads=kv_heads, head_dim=dim,
@@ -100,15 +99,13 @@ RAGGED: Rows = [
 def test_it_says_what_the_reference_says(
     functions: ctypes.CDLL, heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype
 ) -> None:
-    if dtype == torch.bfloat16 and dim % 32 != 0:
-        pytest.skip("matrix registers take heads of 32, 64, 96, ...")
     pair = Pair(functions, heads, kv_heads, dim, window, dtype)
     sequences = [pair.sequence(start + count) for start, count in RAGGED]
     pair.fill(RAGGED, sequences)
     ours, theirs = (pair.step(which, RAGGED, sequences) for which in (pair.native, pair.reference))
     for mine, wanted in zip(ours, theirs, strict=True):
         # In bf16 the weights of the values are rounded, by 2^-9 of themselves at most.
-        off = 2e-5 if dtype != torch.bfloat16 else 2**-8
+        off = 2e-5 if dtype == torch.float32 else 2**-8
         torch.testing.assert_close(mine, wanted, rtol=off, atol=off)
 
 
@@ -129,6 +126,33 @@ def test_a_query_has_the_same_bits_alone_in_a_chunk_and_among_others(
     together = pair.step(pair.native, [(1100, 1), (0, 530), (1150, 3)], [sequence, other, sequence])
     assert torch.equal(together[0][0], whole[1100])
     assert torch.equal(together[2], whole[1150:1153])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (8, 1, 80), (4, 4, 128)])
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_levels_that_fuse_multiply_and_add_give_the_same_bits(
+    heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype
+) -> None:
+    """Matrix registers and vectors, for one query and for many, with products that are subnormal, too."""
+    fused = [level for level in LEVELS if level != "portable"]
+    if len(fused) < 2:
+        pytest.skip(f"this processor has one such level: {fused}")
+    answers = []
+    for level in fused:
+        pair = Pair(native(level), heads, kv_heads, dim, window, dtype)
+        sequences = [pair.sequence(start + count) for start, count in RAGGED]
+        for index, (_, _, keys, values) in enumerate(sequences):
+            small = torch.logspace(0, -38, len(keys))[torch.randperm(len(keys), generator=pair.random)]
+            if index % 2:
+                keys *= small[:, None, None]
+            values *= small[:, None, None] if index % 3 else 2e-37
+        pair.fill(RAGGED, sequences)
+        answers.append(torch.cat(pair.step(pair.native, RAGGED, sequences)))
+    assert answers[0].isfinite().all()
+    for level, answer in zip(fused, answers, strict=True):
+        assert torch.equal(answer, answers[0]), level
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

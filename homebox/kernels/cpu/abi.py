@@ -29,8 +29,7 @@ class KvKind(IntEnum):
     """How keys and values are stored (attention.h)."""
 
     FLOAT32 = 0
-    HALF = 1
-    BFLOAT16 = 2
+    BFLOAT16 = 1
 
 
 class Weight(Structure):
@@ -76,7 +75,6 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "hb_multiply": (None, (POINTER(Weight), c_void_p, c_int, c_void_p)),
     "hb_write_kv": (None, (POINTER(Shape), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_void_p)),
     "hb_attend": (None, (POINTER(Shape), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_void_p)),
-    "hb_matrix_registers": (c_int, ()),
     "hb_decoder_new": (c_void_p, (POINTER(Model),)),
     "hb_decoder_free": (None, (c_void_p,)),
     "hb_decoder_step": (None, (c_void_p, POINTER(Batch), c_void_p, c_void_p)),

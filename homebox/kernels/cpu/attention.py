@@ -1,7 +1,7 @@
 """Attention by the native kernels, over blocks that lie as they like them.
 
 Keys of a block are `[kv_heads, head_dim, 16]`, values `[kv_heads, 16, head_dim]` (attention.h): other than in
-`PagedCache` a vector then holds 16 keys, and nothing is gathered. In bf16, for matrix registers, they are
+`PagedCache` a vector then holds 16 keys, and nothing is gathered. In bf16 they are
 `[kv_heads, head_dim / 2, 16, 2]` and `[kv_heads, head_dim / 16, 8, 16, 2]`.
 """
 
@@ -17,23 +17,18 @@ from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.abi import KvKind
 from homebox.kernels.cpu.memory import pages
 
-_KINDS = {torch.float32: KvKind.FLOAT32, torch.float16: KvKind.HALF, torch.bfloat16: KvKind.BFLOAT16}
-_MATRIX_DIMENSIONS = 32  # of a head, as one instruction multiplies them
+_KINDS = {torch.float32: KvKind.FLOAT32, torch.bfloat16: KvKind.BFLOAT16}
 
 
-def kv_dtype(functions: ctypes.CDLL, head_dim: int, exact: bool) -> torch.dtype:
+def kv_dtype(exact: bool) -> torch.dtype:
     """How these kernels keep keys and values best. `exact`: the weights are fp32. Beside rounded ones 16 bits add nothing
     that could be seen (docs/decisions/024)."""
-    if exact:
-        return torch.float32
-    if functions.hb_matrix_registers() and head_dim % _MATRIX_DIMENSIONS == 0:
-        return torch.bfloat16
-    return torch.float16
+    return torch.float32 if exact else torch.bfloat16
 
 
 class BlockCache:
     """Keys and values of all layers. `k[layer]`: `[blocks, kv_heads, head_dim, 16]`, `v[layer]`: `[blocks, kv_heads, 16,
-    head_dim]`, with bf16 as above. `dtype` is fp32, fp16, or bf16 where there are matrix registers."""
+    head_dim]`, with bf16 as above. `dtype` is fp32 or bf16."""
 
     block_size = abi.BLOCK
 
@@ -98,7 +93,6 @@ class NativeAttention:
         scale: float | None = None,
     ) -> None:
         """`scale` of the scores defaults to head_dim ** -0.5."""
-        assert cache.dtype != torch.bfloat16 or functions.hb_matrix_registers(), "bf16 needs matrix registers"
         self.functions = functions
         self.cache = cache
         self.windows = windows

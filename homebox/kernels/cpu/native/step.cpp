@@ -181,10 +181,10 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
     const auto scratch = [&] { return scratch_.of(Team::member()); };
     const auto& pieces = pieces_[std::size_t(group)];
     const auto& joins = joins_[std::size_t(group)];
-    team.each(int(pieces.size()), [&](int i) {
+    team.each_of_many(int(pieces.size()), [&](int i) {
         attend(
-            shape, batch, layout_, pieces[std::size_t(i)], layer.keys, layer.values, qkv_.data(), step, mixed_.row(0),
-            mixed_step, scratch(), parts_.data());
+            shape, batch, layout_, pieces, i, layer.keys, layer.values, qkv_.data(), step, mixed_.row(0), mixed_step,
+            scratch(), parts_.data());
     });
     if (!joins.empty())
         team.each(int(joins.size()), [&](int i) {

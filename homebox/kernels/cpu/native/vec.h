@@ -1,5 +1,7 @@
 // Sixteen floats, and sixteen sums of four small products, on whatever this CPU has.
 //
+// In bf16, what is subnormal is zero. Two bf16 beside each other are one lane's pair, the even one below.
+//
 // One meaning, four spellings: AVX-512, AVX2, NEON and plain C++. Kernels are written once on these two types. An
 // operation rounds once (fused where the name says fma), and sums over lanes run in one fixed order, so a result does
 // not depend on how a kernel is tiled. Compiled with -ffp-contract=off: nothing is fused that is not written so.
@@ -9,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
+#if defined(__SSE__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -23,6 +25,7 @@ namespace hb {
 constexpr int LANES = 16;
 
 using half = std::uint16_t;  // IEEE 754 binary16, as bits
+using bf16 = std::uint16_t;  // the upper half of an fp32, as bits
 
 inline float half_to_float(half h) {
     const std::uint32_t sign = std::uint32_t(h & 0x8000u) << 16;
@@ -71,8 +74,31 @@ inline F16 load(const half* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((con
 inline void store(half* p, F16 a) {
     _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-inline F16 load_bf16(const std::uint16_t* p) {
+inline F16 load_bf16(const bf16* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
+}
+inline void load_pairs(const bf16* p, F16& even, F16& odd) {
+    const __m512i line = _mm512_loadu_si512(p);
+    even = {_mm512_castsi512_ps(_mm512_slli_epi32(line, 16))};
+    odd = {_mm512_castsi512_ps(_mm512_and_si512(line, _mm512_set1_epi32(int(0xffff0000u))))};
+}
+#if defined(__AVX512BF16__)
+inline __m256i to_bf16(F16 x) { return (__m256i)_mm512_cvtneps_pbh(x.v); }
+#else
+inline __m256i to_bf16(F16 x) {
+    const __m512i bits = _mm512_castps_si512(x.v);
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 subnormal = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+    rounded = _mm512_mask_and_epi32(rounded, subnormal, bits, _mm512_set1_epi32(int(0x80000000u)));
+    const __mmask16 no_number = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, no_number, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+#endif
+inline void store_bf16(bf16* p, F16 x) { _mm256_storeu_si256((__m256i*)p, to_bf16(x)); }
+inline F16 rounded_to_bf16(F16 x) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(x)), 16))};
 }
 inline F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
@@ -115,10 +141,35 @@ inline void store(half* p, F16 x) {
     _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i*)p + 1, _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
-inline F16 load_bf16(const std::uint16_t* p) {
+inline F16 load_bf16(const bf16* p) {
     const __m256i a = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
     const __m256i b = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p + 1)), 16);
     return {_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)};
+}
+inline void load_pairs(const bf16* p, F16& even, F16& odd) {
+    const __m256i a = _mm256_loadu_si256((const __m256i*)p), b = _mm256_loadu_si256((const __m256i*)p + 1);
+    const __m256i upper = _mm256_set1_epi32(int(0xffff0000u));
+    even = {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(a, upper)), _mm256_castsi256_ps(_mm256_and_si256(b, upper))};
+}
+inline __m256 rounded_to_bf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x), upper = _mm256_set1_epi32(int(0xffff0000u));
+    const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7fff)));
+    const __m256i exponent = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f800000));
+    const __m256 subnormal = _mm256_castsi256_ps(_mm256_cmpeq_epi32(exponent, _mm256_setzero_si256()));
+    const __m256 no_number = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    __m256 out = _mm256_castsi256_ps(_mm256_and_si256(rounded, upper));
+    out = _mm256_blendv_ps(out, _mm256_and_ps(x, _mm256_set1_ps(-0.0f)), subnormal);
+    const __m256i quiet = _mm256_and_si256(_mm256_or_si256(bits, _mm256_set1_epi32(0x400000)), upper);
+    return _mm256_blendv_ps(out, _mm256_castsi256_ps(quiet), no_number);
+}
+inline F16 rounded_to_bf16(F16 x) { return {rounded_to_bf16(x.a), rounded_to_bf16(x.b)}; }
+inline void store_bf16(bf16* p, F16 x) {
+    const F16 r = rounded_to_bf16(x);
+    const __m256i a = _mm256_srli_epi32(_mm256_castps_si256(r.a), 16);
+    const __m256i b = _mm256_srli_epi32(_mm256_castps_si256(r.b), 16);
+    _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
 }
 inline F16 operator+(F16 x, F16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 inline F16 operator-(F16 x, F16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
@@ -190,7 +241,29 @@ inline void store(half* p, F16 x) {
     for (int i = 0; i < 16; ++i) p[i] = float_to_half(t[i]);
 #endif
 }
-inline F16 load_bf16(const std::uint16_t* p) {
+inline void load_pairs(const bf16* p, F16& even, F16& odd) {
+    I4 line[4];
+    std::memcpy(line, p, 64);
+    HB_EACH even.q[i] = (F4)(line[i] << 16), odd.q[i] = (F4)(line[i] & int(0xffff0000u));
+}
+inline F16 rounded_to_bf16(F16 x) {
+    std::uint32_t t[16];
+    std::memcpy(t, &x, 64);
+    for (std::uint32_t& bits : t) {
+        const std::uint32_t rest = bits & 0x7fffffffu;
+        const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+        bits = (rest < 0x00800000u ? bits & 0x80000000u : rest > 0x7f800000u ? bits | 0x400000u : rounded) & 0xffff0000u;
+    }
+    std::memcpy(&x, t, 64);
+    return x;
+}
+inline void store_bf16(bf16* p, F16 x) {
+    const F16 rounded = rounded_to_bf16(x);
+    std::uint32_t t[16];
+    std::memcpy(t, &rounded, 64);
+    for (int i = 0; i < 16; ++i) p[i] = bf16(t[i] >> 16);
+}
+inline F16 load_bf16(const bf16* p) {
     std::uint32_t t[16];
     for (int i = 0; i < 16; ++i) t[i] = std::uint32_t(p[i]) << 16;
     F16 out;
@@ -297,6 +370,22 @@ inline float largest_magnitude(F16 x, F16 y) {
     std::memcpy(&out, &bits, 4);
     return out;
 }
+
+// While one lives, what would be subnormal is zero, as matrix registers have it.
+class NoSubnormals {
+#if defined(__SSE__)
+public:
+    NoSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+    ~NoSubnormals() { _mm_setcsr(before_); }
+
+private:
+    unsigned before_;
+#else
+public:
+    NoSubnormals() {}
+    ~NoSubnormals() {}
+#endif
+};
 
 inline float first(F16 x) {
     float t[LANES];
