@@ -1,7 +1,7 @@
 // Weights into tiles, rows out of them, and a matmul by itself: what Python calls at load time and in the tests.
 #include "linear.h"
 
-#include <vector>
+#include <algorithm>
 
 #include "pool.h"
 
@@ -99,27 +99,14 @@ HB_EXPORT void hb_unpack_rows(const hb::Weight* w, const std::int64_t* rows, int
 // `out` = `x` times the weight, plus its bias: [rows, in] to [rows, out].
 HB_EXPORT void hb_multiply(const hb::Weight* w, const float* x, int rows, float* out) {
     using namespace hb;
-    const int groups = w->in / GROUP;
-    std::vector<std::int8_t> bytes;
-    std::vector<float> scale, total;
-    std::vector<std::int32_t> shift;
-    Rows input;
-    input.x = x;
-    input.step = w->in;
-    if (is_integer(*w)) {
-        const std::size_t padded = std::size_t(rows) + PADDING;
-        bytes.resize(padded * w->in * 2);
-        scale.resize(padded * groups), total.resize(padded * groups), shift.resize(padded * groups);
-        pool_each(rows, [&](int r) {
-            for (int g = 0; g < groups; ++g) {
-                const std::size_t at = (std::size_t(r) * groups + g) * GROUP, i = g * padded + r;
-                quantise_group(x + at, w->fine, &bytes[at * (w->fine ? 2 : 1)], &scale[i], &total[i], &shift[i]);
-            }
-        });
-        input = {x, bytes.data(), scale.data(), total.data(), shift.data(), w->in, int(padded)};
-    }
+    Activations input;
+    input.resize(rows, w->in);
+    pool_each(rows, [&](int r) {
+        std::copy(x + std::int64_t(r) * w->in, x + std::int64_t(r + 1) * w->in, input.row(r));
+        if (is_integer(*w)) input.quantise(r, w->fine);
+    });
     pool_each(turns(*w, rows), [&](int turn) {
-        multiply_turn(*w, turn, input, rows, [&](int row, int t, F16 sums) {
+        multiply_turn(*w, turn, input.rows(), rows, [&](int row, int t, F16 sums) {
             store_some(out + std::int64_t(row) * w->out + t * LANES, sums, w->out - t * LANES);
         });
     });

@@ -17,40 +17,6 @@
 namespace hb {
 namespace {
 
-// Rows that are about to meet a weight: as floats and, for integer weights, quantised too.
-class Activations {
-public:
-    void resize(int rows, int width) {
-        width_ = width, groups_ = width / GROUP;
-        const std::size_t padded = std::size_t(rows) + PADDING;
-        capacity_ = int(padded);
-        grow(x_, padded * width), grow(bytes_, padded * width * 2);
-        grow(scale_, padded * groups_), grow(total_, padded * groups_), grow(shift_, padded * groups_);
-    }
-    float* row(int i) { return x_.data() + std::int64_t(i) * width_; }
-    void quantise(int row, int group, bool fine) {
-        const std::size_t at = std::size_t(row) * width_ + group * GROUP;
-        const std::size_t i = std::size_t(group) * capacity_ + row;
-        quantise_group(x_.data() + at, fine, &bytes_[at * (fine ? 2 : 1)], &scale_[i], &total_[i], &shift_[i]);
-    }
-    void quantise(int row, bool fine) {
-        for (int g = 0; g < groups_; ++g) quantise(row, g, fine);
-    }
-    Rows rows() const {
-        return {x_.data(), bytes_.data(), scale_.data(), total_.data(), shift_.data(), width_, capacity_};
-    }
-
-private:
-    template <class T>
-    static void grow(std::vector<T>& v, std::size_t size) {
-        if (v.size() < size) v.resize(size);
-    }
-    int width_ = 0, groups_ = 0, capacity_ = 0;
-    std::vector<float> x_, scale_, total_;
-    std::vector<std::int8_t> bytes_;
-    std::vector<std::int32_t> shift_;
-};
-
 void normalise(const float* x, const float* weight, int size, float eps, float* out) {
     F16 squares = zero();
     for (int i = 0; i < size; i += LANES) {
