@@ -130,7 +130,7 @@ def peers() -> tuple[Peer, ...]:
             package="llama-cpp-python",
             requirements=("cmake", "ninja"),
             weights="the GGUF itself",
-            settings="llama-server of the sources in llama-cpp-python, GGML_NATIVE=ON; a slot for each stream",
+            settings="llama-server of the sources in llama-cpp-python, GGML_NATIVE=ON, without AMX; a slot for each stream",
             command=_llama_native,
             one_apart=True,
             native=True,

@@ -7,6 +7,7 @@ compiler or a conversion says goes to a log beside the environment; what went wr
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -21,6 +22,8 @@ _NATIVE = (
     "CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON", "BUILD_SHARED_LIBS=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_OPENSSL=OFF",
     "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_APP=OFF", "LLAMA_BUILD_UI=OFF", "LLAMA_USE_PREBUILT_UI=OFF",
 )  # fmt: skip
+# What gcc 12 makes of its code for matrix registers ends with an illegal instruction on the first step.
+_NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 Say = Callable[[str], None]
 
@@ -136,6 +139,8 @@ def _build(folder: Path, package: str, log: Path) -> None:
     sources = next((folder / "sources").glob("*/vendor/llama.cpp"))
     tools, build = folder / "bin", folder / "build"
     options = [f"-D{each}" for each in _NATIVE]
+    if platform.machine() == "x86_64":
+        options += [f"-DCMAKE_C_FLAGS={_NO_AMX}", f"-DCMAKE_CXX_FLAGS={_NO_AMX}"]
     env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     command(
         [str(tools / "cmake"), "-G", "Ninja", "-S", str(sources), "-B", str(build), *options],

@@ -20,6 +20,7 @@ inline void shape_registers() {
         std::uint8_t rows[16] = {};
     } shape;
     for (int i = 0; i < 8; ++i) shape.bytes[i] = 64, shape.rows[i] = 16;
+    asm volatile("" : : "r"(&shape) : "memory");  // older gcc believe that only the first eight bytes are read
     _tile_loadconfig(&shape);
     done = true;
 }
