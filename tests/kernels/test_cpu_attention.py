@@ -109,13 +109,15 @@ def test_it_says_what_the_reference_says(
         torch.testing.assert_close(mine, wanted, rtol=off, atol=off)
 
 
-@pytest.mark.parametrize("window", [None, 70, 700])
+@pytest.mark.parametrize(("window", "size"), [(None, 1.0), (70, 1.0), (700, 1.0), (None, 2e-37)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_query_has_the_same_bits_alone_in_a_chunk_and_among_others(
-    functions: ctypes.CDLL, window: int | None, dtype: torch.dtype
+    functions: ctypes.CDLL, window: int | None, size: float, dtype: torch.dtype
 ) -> None:
+    """Of values of that `size`: of 2e-37 many products are subnormal."""
     pair = Pair(functions, 9, 3, 64, window, dtype)
     sequence, other = pair.sequence(1200), pair.sequence(530)
+    sequence[3].mul_(size)
     whole = pair.step(pair.native, [(0, 1200)], [sequence])[0]
     for position in (0, 1, 63, 64, 511, 512, 513, 900, 1023, 1024, 1199):
         assert torch.equal(pair.step(pair.native, [(position, 1)], [sequence])[0][0], whole[position])

@@ -207,8 +207,8 @@ void attend(
         attend_by<typename decltype(kernel)::type>(
             shape, batch, layout, piece, next, keys, values, q, step, out, out_step, scratch, parts);
     };
-    if (shape.kv_kind == KV_FLOAT32) return by(Named<Floats>{});
     const NoSubnormals mode;
+    if (shape.kv_kind == KV_FLOAT32) return by(Named<Floats>{});
 #if defined(HB_AMX)
     if (piece.count * piece.heads > FEW_QUERIES && shape.head_dim % DIMENSIONS_AT_ONCE == 0)
         return by(Named<Matrices>{});
@@ -219,7 +219,7 @@ void attend(
 void join(
     const Shape& shape, const Layout& layout, const Piece& piece, const float* parts, float* out, int out_step,
     float* scratch) {
-    const NoSubnormals mode;  // as where the splits of a piece are joined at once
+    const NoSubnormals mode;
     const int dim = shape.head_dim, first = layout.offset[std::size_t(piece.row)];
     for (int i = 0; i < piece.count * piece.heads; ++i) {
         float peak = NOTHING, total = 0.0f;
@@ -258,7 +258,7 @@ HB_EXPORT void hb_attend(
     std::vector<float> parts(slots * slot_floats(*shape));
     Scratch scratch;
     scratch.resize(shape->head_dim, Team::get().size());
-    pool_each_of_many(int(pieces.size()), [&](int i) {
+    pool_each(int(pieces.size()), [&](int i) {
         float* mine = scratch.of(Team::member());
         attend(*shape, *batch, layout, pieces, i, keys, values, q, step, out, step, mine, parts.data());
     });

@@ -92,11 +92,17 @@ private:
 // The part of a split, for one query and head: m, l, o[head_dim]; a slot holds all heads of its piece.
 inline std::size_t slot_floats(const Shape& shape) { return std::size_t(shape.shared()) * (shape.head_dim + 2); }
 
-// A block to read where a tile has none: what comes out is hidden anyway.
-template <class T>
-const T* zeros() {
-    static const std::vector<T> all(std::size_t(MOST_DIMENSIONS) * BLOCK);
-    return all.data();
+// The keys of B blocks. False where none is seen: nobody looks at their scores. Where one of several is not there,
+// zeros are read, and what comes out is hidden anyway.
+template <int B, class T>
+inline bool find_keys(const T* const* blocks, const T** keys) {
+    static const std::vector<T> zeros(std::size_t(MOST_DIMENSIONS) * BLOCK);
+    bool seen = false;
+    for (int j = 0; j < B; ++j) {
+        seen = seen || blocks[j] != nullptr;
+        keys[j] = blocks[j] != nullptr ? blocks[j] : zeros.data();
+    }
+    return seen;
 }
 
 // While a tile is computed, the next one is asked for, line by line: blocks lie here and there, which no processor

@@ -12,17 +12,13 @@ namespace hb {
 
 constexpr int DIMENSIONS_AT_ONCE = 32;
 
-// scores[i] = q[i] . k for the 64 keys of a tile, B blocks at a time; `q` are N queries, [N, head_dim]. Blocks of which
-// nothing is seen are passed over: their scores are not looked at.
+// scores[i] = q[i] . k for the 64 keys of a tile, B blocks at a time; `q` are N queries, [N, head_dim].
 template <int N, int B>
 void score_pairs(
     const float* q, const bf16* const* blocks, const bf16* const* next, int head_dim, float* scores) {
     for (int b = 0; b < BLOCKS_IN_TILE; b += B) {
         const bf16* k[B];
-        bool seen = false;
-        for (int j = 0; j < B; ++j) seen = seen || blocks[b + j] != nullptr;
-        if (!seen) continue;
-        for (int j = 0; j < B; ++j) k[j] = blocks[b + j] != nullptr ? blocks[b + j] : zeros<bf16>();
+        if (!find_keys<B>(blocks + b, k)) continue;
         for (int from = 0; from < head_dim; from += DIMENSIONS_AT_ONCE) {
             F16 even[N][B], odd[N][B];
             HB_UNROLL

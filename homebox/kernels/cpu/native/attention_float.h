@@ -6,8 +6,7 @@
 
 namespace hb {
 
-// scores[i] = q[i] . k for the 64 keys of a tile, B blocks at a time; N queries share the loaded keys. Blocks of which
-// nothing is seen are passed over: their scores are not looked at.
+// scores[i] = q[i] . k for the 64 keys of a tile, B blocks at a time; N queries share the loaded keys.
 template <int N, int B>
 void score_floats(
     const float* const* queries, const float* const* blocks, const float* const* next, int head_dim, float* scores) {
@@ -15,10 +14,7 @@ void score_floats(
     for (int i = 0; i < N; ++i) q[i] = queries[i];
     for (int b = 0; b < BLOCKS_IN_TILE; b += B) {
         const float* k[B];
-        bool seen = false;
-        for (int j = 0; j < B; ++j) seen = seen || blocks[b + j] != nullptr;
-        if (!seen) continue;
-        for (int j = 0; j < B; ++j) k[j] = blocks[b + j] != nullptr ? blocks[b + j] : zeros<float>();
+        if (!find_keys<B>(blocks + b, k)) continue;
         F16 sum[N][B];
         HB_UNROLL
         for (int i = 0; i < N; ++i)

@@ -67,10 +67,5 @@ void pool_each(int items, F&& body) {
     }
     team.run([&] { team.each(items, body); });
 }
-template <class F>
-void pool_each_of_many(int items, F&& body) {
-    Team& team = Team::get();
-    team.run([&] { team.each_of_many(items, body); });
-}
 
 }  // namespace hb
