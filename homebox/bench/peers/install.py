@@ -36,7 +36,8 @@ def install(peer: Peer, root: Path, say: Say) -> str:
     """Its version, once it is there. Raises Unavailable."""
     folder = root / environment(peer)
     log = root / f"{environment(peer)}.log"
-    stamp, wanted = folder / ".installed", " ".join(peer.requirements)
+    stamp = folder / ".installed"
+    wanted = " ".join((*peer.requirements, *(_options() if peer.native else ())))
     if not stamp.exists() or stamp.read_text() != wanted:
         say(f"{peer.name}: installing ({log})")
         root.mkdir(parents=True, exist_ok=True)
@@ -138,17 +139,21 @@ def _build(folder: Path, package: str, log: Path) -> None:
     (folder / "version").write_text(archive.name.removesuffix(".tar.gz").rpartition("-")[2])
     sources = next((folder / "sources").glob("*/vendor/llama.cpp"))
     tools, build = folder / "bin", folder / "build"
-    options = [f"-D{each}" for each in _NATIVE]
-    if platform.machine() == "x86_64":
-        options += [f"-DCMAKE_C_FLAGS={_NO_AMX}", f"-DCMAKE_CXX_FLAGS={_NO_AMX}"]
     env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     command(
-        [str(tools / "cmake"), "-G", "Ninja", "-S", str(sources), "-B", str(build), *options],
+        [str(tools / "cmake"), "-G", "Ninja", "-S", str(sources), "-B", str(build), *_options()],
         log,
         INSTALL_S,
         env,
     )
     command([str(tools / "cmake"), "--build", str(build), "--target", "llama-server"], log, BUILD_S, env)
+
+
+def _options() -> list[str]:
+    options = [f"-D{each}" for each in _NATIVE]
+    if platform.machine() == "x86_64":
+        options += [f"-DCMAKE_C_FLAGS={_NO_AMX}", f"-DCMAKE_CXX_FLAGS={_NO_AMX}"]
+    return options
 
 
 def _version(peer: Peer, folder: Path) -> str:
