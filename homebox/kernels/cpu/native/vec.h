@@ -45,22 +45,6 @@ inline float half_to_float(half h) {
     return out;
 }
 
-inline half float_to_half(float f) {  // to nearest, ties to even
-    std::uint32_t bits;
-    std::memcpy(&bits, &f, 4);
-    const half sign = half((bits >> 16) & 0x8000u);
-    const std::uint32_t rest = bits & 0x7fffffffu;
-    if (rest > 0x7f800000u) return half(sign | 0x7e00u);
-    if (rest >= 0x477ff000u) return half(sign | 0x7c00u);
-    if (rest < 0x38800000u) {
-        float magnitude;
-        std::memcpy(&magnitude, &rest, 4);
-        return half(sign | std::uint32_t(std::nearbyint(magnitude * 16777216.0f)));
-    }
-    const std::uint32_t rounded = rest + 0xfffu + ((rest >> 13) & 1u);
-    return half(sign | ((rounded - 0x38000000u) >> 13));
-}
-
 #if defined(__AVX512F__)
 
 struct F16 {
@@ -71,9 +55,6 @@ inline F16 all(float x) { return {_mm512_set1_ps(x)}; }
 inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
 inline F16 load(const half* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
-inline void store(half* p, F16 a) {
-    _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
 inline F16 load_bf16(const bf16* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
@@ -136,10 +117,6 @@ inline void store(float* p, F16 x) {
 inline F16 load(const half* p) {
     const auto* eight = (const __m128i*)p;
     return {_mm256_cvtph_ps(_mm_loadu_si128(eight)), _mm256_cvtph_ps(_mm_loadu_si128(eight + 1))};
-}
-inline void store(half* p, F16 x) {
-    _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
-    _mm_storeu_si128((__m128i*)p + 1, _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
 inline F16 load_bf16(const bf16* p) {
     const __m256i a = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
@@ -230,15 +207,6 @@ inline F16 load(const half* p) {
     float t[16];
     for (int i = 0; i < 16; ++i) t[i] = half_to_float(p[i]);
     return load(t);
-#endif
-}
-inline void store(half* p, F16 x) {
-#if defined(__ARM_NEON) && defined(__ARM_FP16_FORMAT_IEEE)
-    HB_EACH vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x.q[i])));
-#else
-    float t[16];
-    store(t, x);
-    for (int i = 0; i < 16; ++i) p[i] = float_to_half(t[i]);
 #endif
 }
 inline void load_pairs(const bf16* p, F16& even, F16& odd) {
