@@ -320,7 +320,7 @@ class KVSpace:
         for g, table in enumerate(seq.tables):
             self._give_back(g, [block for block in reversed(table) if block != BEHIND_WINDOW])
         seq.tables, seq.chains, seq.sealed, seq.behind = [], [], 0, 0
-        seq.computed = seq.scheduled = 0
+        seq.computed = seq.scheduled = seq.chunk = seq.depth = 0
 
     def _leave_window(self, seq: Sequence) -> None:
         if not self._windowed:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _KEPT_PER_SIZE = 12
@@ -36,6 +37,12 @@ class Load:
     tokens: int = 0
     kv_tokens: int = 0
     query_key_pairs: int = 0
+
+    def part(self, share: float) -> Load:
+        """So much of it, in whole numbers."""
+        return Load(
+            round(self.tokens * share), round(self.kv_tokens * share), round(self.query_key_pairs * share)
+        )
 
     def __add__(self, other: Load) -> Load:
         return Load(
@@ -92,12 +99,20 @@ class StepTime:
             self._fit()
             self._since_fit = 0
 
-    def fit_chunk(self, base: Load, start: int, most: int, limit_ms: float) -> int:
-        """The longest chunk, at most `most` tokens, that keeps a step of `base` plus the chunk under `limit_ms`."""
-        low, high = 0, most
+    def fit_chunk(self, base: Load, start: int, most: int, limit_ms: float, share: float = 1.0) -> int:
+        """The longest chunk, at most `most` tokens, that keeps a step of `base` plus this share of the chunk's load under
+        `limit_ms`."""
+        return self._most(most, base, lambda tokens: chunk_load(start, tokens).part(share), limit_ms)
+
+    def fit_layers(self, base: Load, chunk: Load, layers: int, most: int, limit_ms: float) -> int:
+        """Through how many of the `layers`, at most `most`, this chunk can go in a step of `base` under `limit_ms`."""
+        return self._most(most, base, lambda some: chunk.part(some / layers), limit_ms)
+
+    def _most(self, high: int, base: Load, load: Callable[[int], Load], limit_ms: float) -> int:
+        low = 0
         while low < high:
             middle = (low + high + 1) // 2
-            if self.predict_ms(base + chunk_load(start, middle)) <= limit_ms:
+            if self.predict_ms(base + load(middle)) <= limit_ms:
                 low = middle
             else:
                 high = middle - 1

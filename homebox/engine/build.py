@@ -59,7 +59,7 @@ def build(
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
     context = compute.spec.context
     max_context = min(context, space.capacity_tokens())
-    limits = Limits(context, start.max_running, start.max_chunk_tokens)
+    limits = Limits(context, start.max_running, start.max_chunk_tokens, layers=compute.spec.layers)
     steps = runner if start.depth == 1 else Ahead(runner)
     engine = Engine(Scheduler(limits, space, step_time), steps, emit, depth=start.depth, flush=flush)
     ready = Ready(

@@ -3,7 +3,8 @@
 Who reads an answer gets a token a step, so whatever a step does for somebody else's prompt slows the readers down.
 
 - A long document is a burden for a long time: beside readers it may stretch a step to STRETCH times what decoding takes
-  alone, never more.
+  alone, never more. The less of it fits into a step the more it costs, since each chunk reads the document from its
+  beginning and a matmul is good at many rows: a chunk is cut by layers rather than by tokens (`SLICES`).
 - A crowd of short questions is soon over, and waiting for the first word is worse than reading slowly for a moment. So
   short questions may fill a step up to CROWD_MS, ten tokens a second, which is more than anybody reads, until they have
   taken BURST_MS more than a document would have got. That is earned back while fewer wait. Without it a step's time is
@@ -15,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 STRETCH = 1.9  # people notice 2
+SLICES = 6  # a chunk of a document beside readers passes through the layers in about so many steps
 DECODE_MS = 20.0  # below this nobody notices anything
 CROWD_MS = 100.0
 BURST_MS = 2000.0

@@ -28,6 +28,10 @@ class Row(msgspec.Struct, gc=False, frozen=True):
     `tokens` are their ids; it is empty where the only one was sampled by a step that is not read back yet: the runner
     keeps it in its token pool under `slot`. With `sample`, the step chooses the token at position `start + count`.
     `targets` are the prompt's next tokens whose logprobs are asked for, aligned with the row's first positions.
+
+    `layers`: the first, and the one behind the last, that this step computes for it; None is all of them. A chunk of a
+    long prompt may pass through the layers in several steps: it is the same row in each of them, the runner keeps what it
+    has come to, and `sample` and `targets` are of the last. At most one row of a plan, the last one, has some layers only.
     """
 
     id: str
@@ -39,6 +43,7 @@ class Row(msgspec.Struct, gc=False, frozen=True):
     tokens: tuple[int, ...]
     sample: bool
     targets: tuple[int, ...] = ()
+    layers: tuple[int, int] | None = None
 
 
 class TableChange(msgspec.Struct, gc=False, frozen=True, array_like=True):
@@ -57,7 +62,8 @@ class StepPlan(msgspec.Struct, frozen=True):
     admitted: tuple[Admission, ...]
     tables: tuple[TableChange, ...]  # since the last plan, of the sequences in `rows`
     decode_rows: int
-    prefill_tokens: int
+    prefill_tokens: int  # of the prompts whose rows pass the last layer
+    tokens: int  # computed; a token in some of the layers counts as much of one, here and below
     kv_tokens: int  # context tokens read
     query_key_pairs: int
     predicted_ms: float

@@ -47,6 +47,8 @@ class Sequence:
         default_factory=list
     )  # one block table a KV group; -1 is behind the window
     behind: int = 0  # entries of the tables whose block was given back, behind a window
+    chunk: int = 0  # tokens of a chunk that has passed some of the layers ...
+    depth: int = 0  # ... so many, in launched steps
     told: list[int] = field(
         default_factory=list
     )  # per group: entries of the table that plans have said already

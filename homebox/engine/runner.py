@@ -46,12 +46,15 @@ class Runner:
         width = -(-decoder.spec.context // attention.cache.block_size)
         self._batch = Batch(slots, len(attention.windows), width)
         self._device = decoder.device
+        # Of a slot, the tokens of a chunk behind the layers that it has passed, `[count, hidden]`.
+        self._under_way: dict[int, torch.Tensor] = {}
 
     def launch(self, plan: StepPlan) -> Handle:
         """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""
         started = time.perf_counter()
         for admission in plan.admitted:
             self._slots[admission.slot] = SlotState(admission)
+            self._under_way.pop(admission.slot, None)
         with torch.inference_mode():
             self._batch.change(plan.tables)
             outcomes = self._run(plan.rows)
@@ -79,9 +82,44 @@ class Runner:
         return self._attention.cache.block_size
 
     def _run(self, rows: tuple[Row, ...]) -> list[Outcome]:
-        self._attention.plan(self._batch.fill(rows))
+        shape = self._batch.fill(rows)
         ids, positions = self._batch.ids.to(self._device), self._batch.positions.to(self._device)
+        layers = rows[-1].layers
+        if layers is not None:
+            return self._run_cut(rows, shape, ids, positions, *layers)
+        self._attention.plan(shape)
         return self._outcomes(rows, self._decoder.forward(ids, positions, self._attention))
+
+    def _run_cut(
+        self,
+        rows: tuple[Row, ...],
+        shape: BatchShape,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        begin: int,
+        end: int,
+    ) -> list[Outcome]:
+        """A step whose last row has layers `begin` to `end` only: the others go through those before and behind alone."""
+        decoder, cut, last = self._decoder, rows[-1], self._decoder.spec.layers
+        others = len(ids) - cut.count
+        x = decoder.embed(ids)
+        if begin:
+            x[others:] = self._under_way.pop(cut.slot)
+
+        def alone(layers: range) -> None:
+            if others and layers:
+                self._attention.plan(shape.first(len(rows) - 1))
+                x[:others] = decoder.through(layers, x[:others], positions[:others], self._attention)
+
+        alone(range(begin))
+        self._attention.plan(shape)
+        x = decoder.through(range(begin, end), x, positions, self._attention)
+        if end == last:
+            return self._outcomes(rows, decoder.norm(x))
+        self._under_way[cut.slot] = x[others:]
+        alone(range(end, last))
+        made = self._outcomes(rows[:-1], decoder.norm(x[:others])) if others else []
+        return [*made, Outcome(error=NOT_A_NUMBER if self._broken((cut,), x[others:]) else "")]
 
     def _outcomes(self, rows: tuple[Row, ...], hidden: torch.Tensor) -> list[Outcome]:
         broken = self._broken(rows, hidden)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import Load, StepTime, chunk_load
 from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
-from homebox.engine.pace import DECODE_MS, PREFILL_MS, Pace
+from homebox.engine.pace import DECODE_MS, PREFILL_MS, SLICES, Pace
 from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult, TableChange
 from homebox.engine.queue import WaitingRoom
 from homebox.engine.request import CLASS_RANK, Sequence, State
@@ -44,13 +44,15 @@ FLOOR_TOKENS = 16  # some prompt gets this ...
 FLOOR_EVERY = 8  # ... where none got anything in so many plans, whatever the budget
 KEEP_TOKENS = 64  # a sequence does not give way to somebody who waits before it made so many tokens ...
 KEEP_S = 1.0  # ... or ran for so long
+SLACK = 1.05  # a chunk that was cut goes on as it was planned, though a step is found to take a little more
 BYPASSES = 32  # a request that waits for blocks may be overtaken by so many smaller ones
 
 
 @dataclass(frozen=True)
 class Limits:
     """`decode_step_ms`, `prefill_step_ms`: what a step may take in any case, with readers and without (pace.py).
-    `horizon_tokens`: admission looks this far beyond the prompt, not to max_tokens."""
+    `horizon_tokens`: admission looks this far beyond the prompt, not to max_tokens. `layers`: how many the runner can
+    compute one by one; 1 means that a row always passes all of them in one step."""
 
     max_context: int
     max_running: int = 32
@@ -58,14 +60,16 @@ class Limits:
     decode_step_ms: float = DECODE_MS
     prefill_step_ms: float = PREFILL_MS
     horizon_tokens: int = 256
+    layers: int = 1
 
 
 class Share(NamedTuple):
-    """A sequence's part of the step that is being planned."""
+    """A sequence's part of the step that is being planned. `layers`: how many; 0 is all of them."""
 
     seq: Sequence
     tokens: int
     residency: int
+    layers: int = 0
 
 
 class Scheduler:
@@ -197,7 +201,7 @@ class Scheduler:
         decode_ms = self.step_time.predict_ms(load)
         work += self._prefill([s for s in prompts if s.state is State.RUNNING], load, readers)
         for share in work[readers:]:
-            load += chunk_load(share.seq.scheduled, share.tokens)
+            load += self._load(share)
         self.pace.took(decode_ms, readers, self.step_time.predict_ms(load))
         if self.preemptions > preemptions:
             # Making room for one may have sent away another who had a share already.
@@ -210,8 +214,7 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Progress]:
         """Step `plan` has completed. Steps are committed in the order in which they were planned."""
-        load = Load(sum(r.count for r in plan.rows), plan.kv_tokens, plan.query_key_pairs)
-        self.step_time.observe(load, result.step_ms)
+        self.step_time.observe(Load(plan.tokens, plan.kv_tokens, plan.query_key_pairs), result.step_ms)
         progress: list[Progress] = []
         for row, outcome in zip(plan.rows, result.outcomes, strict=True):
             seq = self.live.get(row.id)
@@ -356,21 +359,50 @@ class Scheduler:
         must = FLOOR_TOKENS if not decoders or self._starved >= FLOOR_EVERY - 1 else 0
         chunks: list[Share] = []
         for seq in queue:
-            count = 0
-            if len(chunks) < PROMPTS_PER_STEP and left > 0 and seq.state is State.RUNNING:
-                most = min(seq.pending, left)
+            share = Share(seq, 0, seq.residency)
+            if len(chunks) < PROMPTS_PER_STEP and seq.state is State.RUNNING:
                 limit_ms = allowed.short if seq.id in short else allowed.any
-                count = max(self.step_time.fit_chunk(load, seq.scheduled, most, limit_ms), min(must, most))
-            if count and self._make_room(seq, seq.scheduled + count):
-                chunks.append(Share(seq, count, seq.residency))
-                load += chunk_load(seq.scheduled, count)
-                left -= count
+                may_cut = decoders > 0 and seq.id not in short
+                share = self._chunk(seq, load, left, limit_ms, must, may_cut)
+            one_cut = not share.layers or not any(other.layers for other in chunks)
+            if share.tokens and one_cut and self._make_room(seq, seq.scheduled + share.tokens):
+                chunks.append(share)
+                load += self._load(share)
+                left -= share.tokens
                 must = 0
                 seq.passed_over = 0
             else:
                 seq.passed_over += 1
         self._starved = 0 if chunks else self._starved + 1
-        return chunks
+        return sorted(chunks, key=lambda share: share.layers > 0)
+
+    def _chunk(
+        self, seq: Sequence, load: Load, left: int, limit_ms: float, must: int, may_cut: bool
+    ) -> Share:
+        """Of this prompt what keeps a step of `load` and this under the limit, and `must` tokens in any case. `may_cut`: a
+        chunk may go through some of the layers only, if more of the prompt is computed that way."""
+        all_layers = self.limits.layers
+        if seq.depth:
+            chunk, to_go = chunk_load(seq.scheduled, seq.chunk), all_layers - seq.depth
+            layers = self.step_time.fit_layers(load, chunk, all_layers, to_go, limit_ms * SLACK)
+            layers = min(max(layers, -(-must * all_layers // seq.chunk)), to_go)
+            fits = layers and seq.chunk <= left
+            return Share(seq, seq.chunk if fits else 0, seq.residency, layers)
+        most = min(seq.pending, left)
+        count = self.step_time.fit_chunk(load, seq.scheduled, most, limit_ms)
+        count = max(count, min(must, most))
+        if may_cut and count < most:
+            layers = -(-all_layers // SLICES)
+            longer = self.step_time.fit_chunk(load, seq.scheduled, most, limit_ms, layers / all_layers)
+            if longer > 1 and longer * layers > count * all_layers:
+                chunk = chunk_load(seq.scheduled, longer)
+                more = self.step_time.fit_layers(load, chunk, all_layers, all_layers - 1, limit_ms)
+                return Share(seq, longer, seq.residency, max(layers, more))
+        return Share(seq, count, seq.residency)
+
+    def _load(self, share: Share) -> Load:
+        load = chunk_load(share.seq.scheduled, share.tokens)
+        return load.part(share.layers / self.limits.layers) if share.layers else load
 
     def _is_short(self, seq: Sequence) -> bool:
         """As a whole: the end of a document is no short question."""
@@ -407,19 +439,17 @@ class Scheduler:
         self._entered = []
         rows: list[Row] = []
         tables: list[TableChange] = []
-        decode_rows = prefill_tokens = read = pairs = 0
-        for seq, count, _ in work:
-            end = seq.scheduled + count
-            read += end
-            if count == 1:
+        decode_rows = prefill_tokens = 0
+        load = Load()
+        for share in work:
+            load += self._load(share)
+            row = self._row(share)
+            if row.count == 1:
                 decode_rows += 1
-                pairs += end
-            else:
-                prefill_tokens += count
-                pairs += chunk_load(seq.scheduled, count).query_key_pairs
-            rows.append(self._row(seq, count))
-            tables += [TableChange(seq.slot, *change) for change in self.space.news(seq)]
-        load = Load(decode_rows + prefill_tokens, read, pairs)
+            elif self._is_last(row):
+                prefill_tokens += row.count
+            rows.append(row)
+            tables += [TableChange(row.slot, *change) for change in self.space.news(share.seq)]
         self.space.launch(self._step)
         return StepPlan(
             step=self._step,
@@ -433,18 +463,22 @@ class Scheduler:
             tables=tuple(tables),
             decode_rows=decode_rows,
             prefill_tokens=prefill_tokens,
+            tokens=load.tokens,
             kv_tokens=load.kv_tokens,
             query_key_pairs=load.query_key_pairs,
             predicted_ms=self.step_time.predict_ms(load),
         )
 
-    def _row(self, seq: Sequence, count: int) -> Row:
+    def _row(self, share: Share) -> Row:
+        seq, count = share.seq, share.tokens
         start = seq.scheduled
         end = start + count
+        layers = (seq.depth, seq.depth + share.layers) if share.layers else None
+        last = layers is None or layers[1] == self.limits.layers
         targets: tuple[int, ...] = ()
-        if seq.submit.sampling.prompt_logprobs is not None and start < seq.prompt_tokens - 1:
+        if last and seq.submit.sampling.prompt_logprobs is not None and start < seq.prompt_tokens - 1:
             targets = tuple(seq.submit.prompt[start + 1 : end + 1])
-        sample = end == seq.length
+        sample = last and end == seq.length
         row = Row(
             id=seq.id,
             serial=seq.serial,
@@ -455,8 +489,12 @@ class Scheduler:
             tokens=tuple(seq.tokens[start:end]),
             sample=sample,
             targets=targets,
+            layers=layers,
         )
-        seq.scheduled = end
+        if last:
+            seq.scheduled, seq.chunk, seq.depth = end, 0, 0
+        elif layers:
+            seq.chunk, seq.depth = count, layers[1]
         seq.in_flight += 1
         seq.unknown += sample
         return row
@@ -470,7 +508,7 @@ class Scheduler:
         ending: tuple[FinishReason, str] | None = None
         if outcome.error:
             ending = "error", outcome.error
-        else:
+        elif self._is_last(row):
             if row.count > 1:
                 self._chance += 1  # more of a prompt is known, which others may share
             if seq.residency == row.residency and seq.state is State.RUNNING:
@@ -503,6 +541,10 @@ class Scheduler:
         if ending:
             self._close(seq)
         return progress
+
+    def _is_last(self, row: Row) -> bool:
+        """Whether the row's tokens are computed then: they have passed the last layer."""
+        return row.layers is None or row.layers[1] == self.limits.layers
 
     def _charge_prompt(self, seq: Sequence) -> None:
         done = min(seq.computed, seq.prompt_tokens)

@@ -29,6 +29,10 @@ class BatchShape:
     counts: torch.Tensor
     tables: tuple[torch.Tensor, ...]
 
+    def first(self, rows: int) -> BatchShape:
+        """The batch of its first rows."""
+        return BatchShape(self.slots[:rows], self.starts[:rows], self.counts[:rows], self.tables)
+
     @staticmethod
     def of(starts: Seq[int], counts: Seq[int], tables: Seq[Seq[Seq[int]]]) -> BatchShape:
         """From plain numbers: `tables[group][i]` is row i's block table in that group."""

@@ -47,23 +47,37 @@ class Decoder:
             spec.rope.frequencies(spec.head_dim), dtype=torch.float32, device=self.device
         )
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
-        """Hidden states, `[tokens, hidden]`, of `ids` at `positions` (both `[tokens]`); keys and values are written
-        through `attention`, whose `plan` was called for this step."""
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """`[tokens, hidden]`: what enters the first layer."""
+        return embedding(ids, self.weights.embedding)
+
+    def through(
+        self, layers: range, x: torch.Tensor, positions: torch.Tensor, attention: Attention
+    ) -> torch.Tensor:
+        """What these layers make of `x`, `[tokens, hidden]`, at `positions`, `[tokens]`; keys and values are written
+        through `attention`, whose `plan` was told these tokens."""
         spec = self.spec
         rotation = self._rotation(positions)
-        x = embedding(ids, self.weights.embedding)
-        for index, layer in enumerate(self.weights.layers):
+        for index in layers:
+            layer = self.weights.layers[index]
             normed = rms_norm(x, (spec.hidden,), layer.attention_norm, spec.norm_eps)
-            qkv = layer.qkv(normed).view(len(ids), -1, spec.head_dim)
+            qkv = layer.qkv(normed).view(len(x), -1, spec.head_dim)
             q, k, v = qkv.split((spec.heads, spec.kv_heads, spec.kv_heads), dim=1)
             attention.write(index, rotate(k, *rotation), v)
             mixed = attention.attend(index, rotate(q, *rotation))
-            x = x + layer.output(mixed.reshape(len(ids), -1))
+            x = x + layer.output(mixed.reshape(len(x), -1))
             normed = rms_norm(x, (spec.hidden,), layer.mlp_norm, spec.norm_eps)
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             x = x + layer.down(silu(gate) * up)
-        return rms_norm(x, (spec.hidden,), self.weights.norm, spec.norm_eps)
+        return x
+
+    def norm(self, x: torch.Tensor) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`, out of what the last layer left."""
+        return rms_norm(x, (self.spec.hidden,), self.weights.norm, self.spec.norm_eps)
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`, of `ids` behind all layers."""
+        return self.norm(self.through(range(self.spec.layers), self.embed(ids), positions, attention))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[rows, vocab]`, in fp32."""

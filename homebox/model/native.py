@@ -1,6 +1,6 @@
 """What is computed for a batch of tokens, when the CPU's own kernels do it?
 
-The decoder of `decoder.py` with all layers in one native call. Weights stay as the file has them: quantised ones in
+The decoder of `decoder.py` with any run of its layers in one native call. Weights stay as the file has them: quantised ones in
 groups, bf16 as bf16.
 """
 
@@ -96,17 +96,34 @@ class NativeDecoder:
         if handle := getattr(self, "_handle", None):
             self._functions.hb_decoder_free(handle)
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
-        """Hidden states, `[tokens, hidden]`, of `ids`, whose places `attention.plan` was told; `positions` are the same."""
-        assert attention is self._attention
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """`[tokens, hidden]`: what enters the first layer."""
         ids = ids.to(torch.int32).contiguous()  # already so in a batch of the engine
         if not 0 <= int(ids.min()) <= int(ids.max()) < self.spec.vocab_size:
             raise IndexError(f"a token id is not one of the {self.spec.vocab_size} of the model")
-        hidden = torch.empty(len(ids), self.spec.hidden)
-        self._functions.hb_decoder_step(
-            self._handle, self._attention.batches, ids.data_ptr(), hidden.data_ptr()
+        x = torch.empty(len(ids), self.spec.hidden)
+        self._functions.hb_decoder_embed(self._handle, ids.data_ptr(), len(ids), x.data_ptr())
+        return x
+
+    def through(
+        self, layers: range, x: torch.Tensor, positions: torch.Tensor, attention: Attention
+    ) -> torch.Tensor:
+        """`x`, changed in place, behind these layers. `attention.plan` was told its tokens' places, the `positions`."""
+        assert attention is self._attention
+        self._functions.hb_decoder_layers(
+            self._handle, self._attention.batches, layers.start, layers.stop, x.data_ptr()
         )
+        return x
+
+    def norm(self, x: torch.Tensor) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`, out of what the last layer left."""
+        hidden = torch.empty_like(x)
+        self._functions.hb_decoder_norm(self._handle, x.data_ptr(), len(x), hidden.data_ptr())
         return hidden
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`, of `ids` behind all layers."""
+        return self.norm(self.through(range(self.spec.layers), self.embed(ids), positions, attention))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[rows, vocab]`, in fp32."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from homebox.engine.build import build
@@ -31,6 +33,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny-model")
     LlamaForCausalLM(config).save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def broken_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, but what token 299 means is not a number."""
+    folder = tmp_path_factory.mktemp("broken-model")
+    shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"][299] = float("nan")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 class RunningEngine:

@@ -37,8 +37,10 @@ NOTHING: Cell = (-1, -1)
 
 
 class NullRunner:
-    def __init__(self, space: KVSpace, step_ms: float = 10.0, token_ms: float = 0.0) -> None:
+    def __init__(self, space: KVSpace, step_ms: float = 10.0, token_ms: float = 0.0, layers: int = 1) -> None:
         self.space = space
+        self.layers = layers
+        self.cuts = 0  # rows that did not pass all layers in one step
         self.step_ms = step_ms
         self.token_ms = token_ms
         # Of each group: block, to what its slots hold.
@@ -48,12 +50,16 @@ class NullRunner:
         self.tables: dict[tuple[int, int], list[int]] = {}
         # What a row saw in its last step, which was right. Looking at it again is comparing two lists.
         self._seen: dict[tuple[int, int], tuple[int, list[Cell]]] = {}
+        # Of each slot: the chunk that is on its way through the layers, and how many it has passed.
+        self._under_way: dict[int, tuple[str, int, int, int, int]] = {}
 
     def launch(self, plan: StepPlan) -> StepPlan:
         return decode(encode(plan))  # a plan is only what can be written down
 
     def collect(self, plan: StepPlan) -> StepResult:
         outcomes = []
+        for admission in plan.admitted:
+            self._under_way.pop(admission.slot, None)
         for change in plan.tables:
             table = self.tables.setdefault((change.slot, change.group), [])
             assert change.index <= len(table), "a table with a gap"
@@ -61,6 +67,9 @@ class NullRunner:
         for row in plan.rows:
             tokens = row.tokens or (self.pool[row.slot],)
             assert len(tokens) == row.count
+            if not self._passes(row, row is plan.rows[-1]):
+                outcomes.append(Outcome())
+                continue
             digests = [self._compute(row, group, tokens) for group in range(len(self.memory))]
             outcome = Outcome()
             if row.sample:
@@ -72,8 +81,22 @@ class NullRunner:
                 self.pool[row.slot] = whole % VOCABULARY  # as `next_token` of all that was read back
                 outcome = Outcome(token=self.pool[row.slot])
             outcomes.append(outcome)
-        step_ms = self.step_ms + self.token_ms * sum(row.count for row in plan.rows)
+        step_ms = self.step_ms + self.token_ms * plan.tokens
         return StepResult(plan.step, tuple(outcomes), step_ms)
+
+    def _passes(self, row: Row, last: bool) -> bool:
+        """Whether the row's tokens pass the last layer; each layer is to be passed once, in order."""
+        chunk = (row.id, row.residency, row.start, row.count)
+        *known, depth = self._under_way.pop(row.slot, (*chunk, 0))
+        assert tuple(known) == chunk, "a chunk was left on its way"
+        begin, end = row.layers or (0, self.layers)
+        assert begin == depth and begin < end <= self.layers, "a layer is passed twice, or never"
+        assert row.layers is None or last, "only the last row may be cut"
+        if end < self.layers:
+            assert not row.sample and not row.targets
+            self._under_way[row.slot] = (*chunk, end)
+            self.cuts += 1
+        return end == self.layers
 
     def _compute(self, row: Row, group: int, tokens: Sequence[int]) -> int:
         """Write the row's tokens into one group's memory, look at all that the last of them can see, and return its

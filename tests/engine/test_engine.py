@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from homebox.errors import UsageError
@@ -206,17 +204,6 @@ def test_prompt_logprobs_are_the_models_whatever_the_chunks(engine: Make, tiny_m
         assert score.top[0].token == int(right[position].argmax())
     chosen = [s for p in house.progress("a") for s in p.logprobs]
     assert len(chosen) == 3 and all(s.logprob == pytest.approx(s.top[0].logprob) for s in chosen)
-
-
-@pytest.fixture(scope="module")
-def broken_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, but what token 299 means is not a number."""
-    folder = tmp_path_factory.mktemp("broken-model")
-    shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.embed_tokens.weight"][299] = float("nan")
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return folder
 
 
 @pytest.mark.parametrize("where", ["at the end", "in an early chunk"])

@@ -46,8 +46,10 @@ def weak_hash(key: Any) -> int:
 class House:
     """A scheduler, a null model, and everything that was promised to anybody."""
 
-    def __init__(self, depth: int, blocks: int, hash_key: Any, groups: list[Group]) -> None:
+    def __init__(self, depth: int, blocks: int, hash_key: Any, groups: list[Group], layers: int = 1) -> None:
         self.depth, self.blocks, self.hash_key, self.groups = depth, blocks, hash_key, groups
+        self.layers = layers
+        self.cuts = 0
         self.now = 0.0
         self.received: dict[str, list[int]] = {}
         self.ended: dict[str, str] = {}
@@ -60,9 +62,11 @@ class House:
 
     def _start(self) -> None:
         self.space = KVSpace(self.groups, [self.blocks] * len(self.groups), BLOCK, self.hash_key)
-        limits = Limits(CONTEXT, max_running=4, max_chunk_tokens=24, horizon_tokens=6)
+        limits = Limits(CONTEXT, max_running=4, max_chunk_tokens=24, horizon_tokens=6, layers=self.layers)
         self.scheduler = Scheduler(limits, self.space)
-        self.runner = NullRunner(self.space, step_ms=30.0)
+        # With several layers a prompt takes so long that its chunks are cut.
+        step_ms, token_ms = (30.0, 0.0) if self.layers == 1 else (4.0, 8.0)
+        self.runner = NullRunner(self.space, step_ms, token_ms, self.layers)
         self.flights: deque[Any] = deque()
 
     def submit(self, request: Submit) -> None:
@@ -98,8 +102,7 @@ class House:
     def crash(self) -> None:
         """The engine is gone; the daemon sends everything again, with what had arrived."""
         self.crashes += 1
-        self.preemptions += self.scheduler.preemptions
-        self.hits += self.scheduler.prefix_hit_tokens
+        self._count()
         alive = [r for i, r in self.requests.items() if i not in self.ended]
         self._start()
         self.starving = {}
@@ -170,8 +173,12 @@ class House:
             self.scheduler.check()
         assert set(self.ended) == set(self.requests), "somebody never got an end"
         assert all(pool.used == 0 for pool in self.space.pools)
+        self._count()
+
+    def _count(self) -> None:
         self.preemptions += self.scheduler.preemptions
         self.hits += self.scheduler.prefix_hit_tokens
+        self.cuts += self.runner.cuts
 
 
 def request(i: int, rng: random.Random) -> Submit:
@@ -195,10 +202,10 @@ def request(i: int, rng: random.Random) -> Submit:
     )
 
 
-def storm(seed: int, steps: int, depth: int, hash_key: Any, groups: list[Group]) -> House:
+def storm(seed: int, steps: int, depth: int, hash_key: Any, groups: list[Group], layers: int = 1) -> House:
     """One long random life. The odds change as it goes on, so that it is full at times and empty at others."""
     rng = random.Random(seed)
-    house = House(depth, blocks=20, hash_key=hash_key, groups=groups)
+    house = House(depth, blocks=20, hash_key=hash_key, groups=groups, layers=layers)
     for step in range(steps):
         crowded = (step // 200) % 2
         dice = rng.random()
@@ -255,6 +262,12 @@ def test_every_promise_holds_in_a_storm(depth: int, groups: list[Group], hash_ke
     assert house.sharing > 0 and house.doubling > 0
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_every_promise_holds_where_chunks_are_cut_by_layers(depth: int) -> None:
+    house = storm(seed=depth, steps=3000, depth=depth, hash_key=hash, groups=GROUPS, layers=5)
+    assert house.preemptions > 0 and len(house.ended) > 100 and house.cuts > 50, "the storm was a breeze"
+
+
 @pytest.mark.parametrize("first", range(1, 5))
 @pytest.mark.parametrize("same", range(5, 9))
 def test_a_block_that_one_waits_for_goes_to_nobody_else(first: int, same: int) -> None:
@@ -284,7 +297,7 @@ def test_a_block_that_one_waits_for_goes_to_nobody_else(first: int, same: int) -
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("hash_key", [hash, lambda key: hash(key) & 255], ids=["hash", "one byte of hash"])
 def test_every_promise_holds_for_a_hundred_thousand_steps(depth: int, hash_key: Any) -> None:
-    house = storm(seed=7, steps=100_000, depth=depth, hash_key=hash_key, groups=GROUPS)
+    house = storm(seed=7, steps=100_000, depth=depth, hash_key=hash_key, groups=GROUPS, layers=5 * depth - 4)
     print(
         f"{len(house.ended)} requests, {house.preemptions} preemptions, {house.hits} tokens hit, {house.crashes} crashes"
     )
@@ -295,11 +308,15 @@ class Machine(RuleBasedStateMachine):
     """The same promises, with hypothesis choosing the moves and shrinking what breaks them."""
 
     @initialize(
-        depth=st.sampled_from([1, 2]), blocks=st.integers(6, 24), weak=st.booleans(), window=st.booleans()
+        depth=st.sampled_from([1, 2]),
+        blocks=st.integers(6, 24),
+        weak=st.booleans(),
+        window=st.booleans(),
+        layers=st.sampled_from([1, 3]),
     )
-    def start(self, depth: int, blocks: int, weak: bool, window: bool) -> None:
+    def start(self, depth: int, blocks: int, weak: bool, window: bool, layers: int) -> None:
         hash_key = (lambda key: hash(key) & 255) if weak else hash
-        self.house = House(depth, blocks, hash_key, GROUPS if window else GROUPS[:1])
+        self.house = House(depth, blocks, hash_key, GROUPS if window else GROUPS[:1], layers)
         self.count = 0
 
     @rule(seed=st.integers(0, 2**32))

@@ -77,7 +77,9 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "hb_attend": (None, (POINTER(Shape), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_void_p)),
     "hb_decoder_new": (c_void_p, (POINTER(Model),)),
     "hb_decoder_free": (None, (c_void_p,)),
-    "hb_decoder_step": (None, (c_void_p, POINTER(Batch), c_void_p, c_void_p)),
+    "hb_decoder_embed": (None, (c_void_p, c_void_p, c_int, c_void_p)),
+    "hb_decoder_layers": (None, (c_void_p, POINTER(Batch), c_int, c_int, c_void_p)),
+    "hb_decoder_norm": (None, (c_void_p, c_void_p, c_int, c_void_p)),
     "hb_decoder_logits": (None, (c_void_p, c_void_p, c_int, c_void_p)),
 }
 

@@ -1,5 +1,5 @@
-// What is computed for a batch of tokens? All layers of a decoder in one call, so that nothing but arithmetic happens
-// between them.
+// What is computed for a batch of tokens? Any run of a decoder's layers in one call, so that nothing but arithmetic
+// happens between them.
 //
 // Every thread of the team walks through the layers together and shares each loop: normalise and quantise by token,
 // multiply by tile, attend by piece. Data passes from loop to loop in buffers that are kept between steps.
@@ -51,8 +51,11 @@ class Decoder {
 public:
     explicit Decoder(const Model& model) : m_(model) {}
 
-    // `batches[group]`, all of the same rows; `hidden` is [tokens, hidden], normalised.
-    void step(const Batch* batches, const std::int32_t* ids, float* hidden);
+    // `x` is [tokens, hidden], the tokens as they enter a layer; `layers` changes it in place.
+    void embed(const std::int32_t* ids, int tokens, float* x);
+    // `batches[group]`, all of the same rows.
+    void layers(const Batch* batches, int begin, int end, float* x);
+    void norm(const float* x, int tokens, float* hidden);
     void logits(const float* hidden, int rows, float* out);
 
 private:
@@ -60,25 +63,33 @@ private:
 
     Model m_;
     int tokens_ = 0;
-    std::vector<float> x_, qkv_, cosines_, sines_, parts_;
+    float* x_ = nullptr;
+    std::vector<float> qkv_, cosines_, sines_, parts_;
     Scratch scratch_;
     Layout layout_;
     Activations normed_, mixed_, inner_, last_;
     std::vector<std::vector<Piece>> pieces_, joins_;
 };
 
-void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden) {
+void Decoder::embed(const std::int32_t* ids, int tokens, float* x) {
+    Team& team = Team::get();
+    team.run([&] {
+        team.each_of_many(tokens, [&](int t) { unpack_row(m_.embedding, ids[t], x + std::int64_t(t) * m_.hidden); });
+    });
+}
+
+void Decoder::layers(const Batch* batches, int begin, int end, float* x) {
     Team& team = Team::get();
     const Shape& shape = m_.shape;
-    const int dim = shape.head_dim, width = m_.hidden, rotated = dim / 2;
+    const int dim = shape.head_dim, rotated = dim / 2;
+    x_ = x;
     tokens_ = batches[0].tokens;
     layout_.set(batches[0]);
-    const std::size_t count = std::size_t(tokens_);
-    if (x_.size() < count * width) {
-        x_.resize(count * width);
-        qkv_.resize(count * (shape.heads + 2 * shape.kv_heads) * dim);
+    const std::size_t count = std::size_t(tokens_), step = std::size_t(shape.heads + 2 * shape.kv_heads) * dim;
+    if (qkv_.size() < count * step) {
+        qkv_.resize(count * step);
         cosines_.resize(count * rotated), sines_.resize(count * rotated);
-        normed_.resize(tokens_, width), mixed_.resize(tokens_, shape.heads * dim), inner_.resize(tokens_, m_.mlp);
+        normed_.resize(tokens_, m_.hidden), mixed_.resize(tokens_, shape.heads * dim), inner_.resize(tokens_, m_.mlp);
     }
     scratch_.resize(dim, team.size());
     pieces_.resize(std::size_t(m_.groups)), joins_.resize(std::size_t(m_.groups));
@@ -88,17 +99,22 @@ void Decoder::step(const Batch* batches, const std::int32_t* ids, float* hidden)
     }
     team.run([&] {
         team.each_of_many(tokens_, [&](int t) {
-            unpack_row(m_.embedding, ids[t], &x_[std::int64_t(t) * width]);
             for (int i = 0; i < rotated; ++i) {
                 const float angle = float(layout_.position[std::size_t(t)]) * m_.frequencies[i];
                 cosines_[std::int64_t(t) * rotated + i] = std::cos(angle);
                 sines_[std::int64_t(t) * rotated + i] = std::sin(angle);
             }
         });
-        for (int i = 0; i < m_.layers; ++i) layer(m_.layer[i], batches[m_.layer[i].group], m_.layer[i].group);
-        team.each_of_many(tokens_, [&](int t) {
-            const std::int64_t at = std::int64_t(t) * width;
-            normalise(&x_[at], m_.norm, width, m_.eps, hidden + at);
+        for (int i = begin; i < end; ++i) layer(m_.layer[i], batches[m_.layer[i].group], m_.layer[i].group);
+    });
+}
+
+void Decoder::norm(const float* x, int tokens, float* hidden) {
+    Team& team = Team::get();
+    team.run([&] {
+        team.each_of_many(tokens, [&](int t) {
+            const std::int64_t at = std::int64_t(t) * m_.hidden;
+            normalise(x + at, m_.norm, m_.hidden, m_.eps, hidden + at);
         });
     });
 }
@@ -116,7 +132,7 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
     };
     const auto norm = [&](const float* weight, bool quantised, bool fine) {
         team.each_of_many(tokens_, [&](int t) {
-            normalise(&x_[std::int64_t(t) * width], weight, width, m_.eps, normed_.row(t));
+            normalise(x_ + std::int64_t(t) * width, weight, width, m_.eps, normed_.row(t));
             if (quantised) normed_.quantise(t, fine);
         });
     };
@@ -158,7 +174,7 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
         });
     if (is_integer(layer.output)) team.each_of_many(tokens_, [&](int t) { mixed_.quantise(t, layer.output.fine); });
     team.each_of_many(turns(layer.output, tokens_), [&](int turn) {
-        into(x_.data(), width, layer.output, turn, mixed_.rows(), true);
+        into(x_, width, layer.output, turn, mixed_.rows(), true);
     });
 
     norm(layer.mlp_norm, is_integer(layer.gate) || is_integer(layer.up), layer.gate.fine);
@@ -175,7 +191,7 @@ void Decoder::layer(const Layer& layer, const Batch& batch, int group) {
             for (int t = 0; t < tokens_; ++t) inner_.quantise(t, g, layer.down.fine);
     });
     team.each_of_many(turns(layer.down, tokens_), [&](int turn) {
-        into(x_.data(), width, layer.down, turn, inner_.rows(), true);
+        into(x_, width, layer.down, turn, inner_.rows(), true);
     });
 }
 
@@ -202,8 +218,14 @@ void Decoder::logits(const float* hidden, int rows, float* out) {
 // The model's numbers are copied; what they point at (weights, blocks, layers) must live as long as the decoder.
 HB_EXPORT void* hb_decoder_new(const hb::Model* model) { return new hb::Decoder(*model); }
 HB_EXPORT void hb_decoder_free(void* decoder) { delete (hb::Decoder*)decoder; }
-HB_EXPORT void hb_decoder_step(void* decoder, const hb::Batch* batches, const std::int32_t* ids, float* hidden) {
-    ((hb::Decoder*)decoder)->step(batches, ids, hidden);
+HB_EXPORT void hb_decoder_embed(void* decoder, const std::int32_t* ids, int tokens, float* x) {
+    ((hb::Decoder*)decoder)->embed(ids, tokens, x);
+}
+HB_EXPORT void hb_decoder_layers(void* decoder, const hb::Batch* batches, int begin, int end, float* x) {
+    ((hb::Decoder*)decoder)->layers(batches, begin, end, x);
+}
+HB_EXPORT void hb_decoder_norm(void* decoder, const float* x, int tokens, float* hidden) {
+    ((hb::Decoder*)decoder)->norm(x, tokens, hidden);
 }
 HB_EXPORT void hb_decoder_logits(void* decoder, const float* hidden, int rows, float* out) {
     ((hb::Decoder*)decoder)->logits(hidden, rows, out);
