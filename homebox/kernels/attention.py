@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 import torch
+
+
+class KvKind(IntEnum):
+    """How keys and values are stored: as they are computed, or in 8 bits with a scale for each token and head."""
+
+    AS_IS = 0
+    INT8 = 1
+    FP8 = 2  # e4m3, its bits in uint8: not every device has the type
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,29 @@ class BatchShape:
         )
 
 
+_LARGEST = {KvKind.INT8: 127.0, KvKind.FP8: 448.0}
+
+
+def encode(x: torch.Tensor, kind: KvKind) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of `[tokens, kv_heads, head_dim]`: `scale * code` is near `x`. Scales: fp32, `[tokens, kv_heads]`."""
+    x = x.float()
+    peaks = x.abs().amax(dim=-1)
+    inverse = torch.where(peaks > 0, _LARGEST[kind] / peaks, 0.0)
+    x = x * inverse[..., None]
+    codes = x.round().to(torch.int8) if kind == KvKind.INT8 else x.to(torch.float8_e4m3fn).view(torch.uint8)
+    return codes, peaks / _LARGEST[kind]
+
+
+def decode(codes: torch.Tensor, scales: torch.Tensor, kind: KvKind) -> torch.Tensor:
+    """fp32 of what `encode` made."""
+    values = codes.view(torch.float8_e4m3fn).float() if kind == KvKind.FP8 else codes.float()
+    return values * scales[..., None]
+
+
 class PagedCache:
     """Keys and values of all layers in blocks. `k[layer]`, `v[layer]`: `[slots, kv_heads, head_dim]`, where the slot
-    of token p of a sequence is `table[p // block_size] * block_size + p % block_size`."""
+    of token p of a sequence is `table[p // block_size] * block_size + p % block_size`. In 8 bits `k_scales[layer]`,
+    `v_scales[layer]` belong to them, fp32, `[slots, kv_heads]`."""
 
     def __init__(
         self,
@@ -60,13 +89,40 @@ class PagedCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        kind: KvKind = KvKind.AS_IS,
     ) -> None:
-        """`layer_groups[layer]` is the layer's group, `blocks[group]` how many blocks each of its layers has."""
+        """`layer_groups[layer]` is the layer's group, `blocks[group]` how many blocks each of its layers has. `dtype` is
+        that of what is computed."""
         self.layer_groups = layer_groups
         self.block_size = block_size
+        self.kind = kind
+        stored = {KvKind.AS_IS: dtype, KvKind.INT8: torch.int8, KvKind.FP8: torch.uint8}[kind]
         shapes = [(blocks[group] * block_size, kv_heads, head_dim) for group in layer_groups]
-        self.k = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        self.v = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        scales = [(*shape[:2],) if kind else (0,) for shape in shapes]
+        self.k = [torch.zeros(shape, dtype=stored, device=device) for shape in shapes]
+        self.v = [torch.zeros(shape, dtype=stored, device=device) for shape in shapes]
+        self.k_scales = [torch.zeros(shape, device=device) for shape in scales]
+        self.v_scales = [torch.zeros(shape, device=device) for shape in scales]
+
+    def store(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Keys and values, `[tokens, kv_heads, head_dim]`, into their slots, `[tokens]`."""
+        for x, codes, scales in ((k, self.k, self.k_scales), (v, self.v, self.v_scales)):
+            if self.kind:
+                x, its_scales = encode(x, self.kind)
+                scales[layer].index_copy_(0, slots, its_scales)
+            codes[layer].index_copy_(0, slots, x.to(codes[layer].dtype))
+
+    def blocks_of(self, layer: int, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of whole blocks, a copy: `[blocks * block_size, kv_heads, head_dim]`."""
+
+        def taken(x: torch.Tensor) -> torch.Tensor:
+            return x.view(-1, self.block_size, *x.shape[1:]).index_select(0, blocks).flatten(0, 1)
+
+        k, v = taken(self.k[layer]), taken(self.v[layer])
+        if self.kind:
+            k = decode(k, taken(self.k_scales[layer]), self.kind)
+            v = decode(v, taken(self.v_scales[layer]), self.kind)
+        return k, v
 
     def clear(self, tables: Seq[torch.Tensor], start: int, count: int) -> None:
         """Zero what was written for positions `start` .. `start + count - 1` of the sequence whose block table in
@@ -76,13 +132,21 @@ class PagedCache:
             slots = (
                 tables[group][positions // self.block_size] * self.block_size + positions % self.block_size
             )
-            self.k[layer][slots] = 0
-            self.v[layer][slots] = 0
+            for part in (self.k, self.v, *((self.k_scales, self.v_scales) if self.kind else ())):
+                part[layer][slots] = 0
 
     @staticmethod
-    def block_bytes(layers: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    def block_bytes(
+        layers: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        kind: KvKind = KvKind.AS_IS,
+    ) -> int:
         """Bytes of one block over `layers` layers, keys and values together."""
-        return 2 * layers * block_size * kv_heads * head_dim * dtype.itemsize
+        each = head_dim + torch.float32.itemsize if kind else head_dim * dtype.itemsize
+        return 2 * layers * block_size * kv_heads * each
 
 
 class Cache(Protocol):

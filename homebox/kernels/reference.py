@@ -61,8 +61,7 @@ class ReferenceAttention:
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         slots = self._written[self.cache.layer_groups[layer]]
-        self.cache.k[layer].index_copy_(0, slots, k.to(self.cache.k[layer].dtype))
-        self.cache.v[layer].index_copy_(0, slots, v.to(self.cache.v[layer].dtype))
+        self.cache.store(layer, slots, k, v)
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(q)
@@ -73,17 +72,15 @@ class ReferenceAttention:
             # [rows, count, kv_heads, shared, dim] -> [rows, kv_heads, shared * count, dim]
             query = q.index_select(0, part.tokens).view(rows, count, kv_heads, shared, -1)
             query = query.permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, shared * count, -1)
-            keys = self._gather(self.cache.k[layer], part).to(q.dtype)
-            values = self._gather(self.cache.v[layer], part).to(q.dtype)
+            # [rows, kv_heads, context, dim]
+            keys, values = (
+                x.to(q.dtype).view(rows, -1, *x.shape[1:]).transpose(1, 2)
+                for x in self.cache.blocks_of(layer, part.blocks)
+            )
             mixed = scaled_dot_product_attention(query, keys, values, attn_mask=part.mask, scale=self.scale)
             mixed = mixed.view(rows, kv_heads, shared, count, -1).permute(0, 3, 1, 2, 4)
             out.index_copy_(0, part.tokens, mixed.reshape(rows * count, self.heads, -1))
         return out
-
-    def _gather(self, cache: torch.Tensor, part: _Part) -> torch.Tensor:
-        """`[rows, kv_heads, context, dim]` out of a layer's keys or values: whole blocks are copied."""
-        whole = cache.view(-1, self.cache.block_size, *cache.shape[1:]).index_select(0, part.blocks)
-        return whole.view(part.rows, -1, *cache.shape[1:]).transpose(1, 2)
 
     def _written_slots(self, shape: BatchShape, group: int) -> torch.Tensor:
         size = self.cache.block_size
