@@ -14,6 +14,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from homebox.library.store import Library
 
+# Kernels in Triton are interpreted on the CPU. It looks when it is imported, whoever does that first.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process they start.

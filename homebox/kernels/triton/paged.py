@@ -19,6 +19,8 @@ AS_IS = tl.constexpr(0)
 INT8 = tl.constexpr(1)  # a scale for each token and head
 FP8 = tl.constexpr(2)  # e4m3 as bits, likewise: not every GPU has the type
 
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
 ITEM = tl.constexpr(5)  # numbers of an item: row, first query, queries, split (-1: all), part (-1: none)
 
 
@@ -41,6 +43,14 @@ def encode_e4m3(x):
     # Below 2^-6 the steps are 2^-9: adding 1.5 * 2^23 rounds to whole ones.
     small = (size * 512.0 + 12582912.0) - 12582912.0
     return (tl.where(size < 0.015625, small.to(tl.int32), normal) | sign).to(tl.uint8)
+
+
+@triton.jit
+def dot(a, b):
+    """`a` times `b` in fp32, `[M, K]` and `[K, N]` of one type. The interpreter multiplies the bits of bf16."""
+    if INTERPRETED:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
 
 
 @triton.jit
@@ -111,10 +121,12 @@ def attend(
         block = tl.load(tables + slot.to(tl.int64) * width + key // BLOCK, mask=seen, other=0)
         place = (block.to(tl.int64) * BLOCK + key % BLOCK) * kv_heads + head
         here = seen[:, None] & inside[None, :]
-        k = tl.load(keys + place[:, None] * DIM + d[None, :], mask=here, other=0)
+        k = tl.load(keys + place[:, None] * DIM + d[None, :], mask=here, other=0.0)
         if KV == FP8:
             k = decode_e4m3(k)
-        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee")
+        if KV == INT8:
+            k = k.to(tl.float32)
+        scores = dot(q, tl.trans(k.to(q.dtype)))
         if KV != AS_IS:
             scores *= tl.load(key_scales + place, mask=seen, other=0.0)[None, :]
         scores *= scale
@@ -131,12 +143,14 @@ def attend(
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)
         total = total * fade + tl.sum(weights, 1)
-        v = tl.load(values + place[:, None] * DIM + d[None, :], mask=here, other=0)
+        v = tl.load(values + place[:, None] * DIM + d[None, :], mask=here, other=0.0)
         if KV == FP8:
             v = decode_e4m3(v)
+        if KV == INT8:
+            v = v.to(tl.float32)
         if KV != AS_IS:
             weights *= tl.load(value_scales + place, mask=seen, other=0.0)[None, :]
-        mixed = mixed * fade[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
+        mixed = mixed * fade[:, None] + dot(weights.to(q.dtype), v.to(q.dtype))
         peak = higher
 
     if part < 0:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from homebox.kernels.triton.paged import dot
+
 GROUP = tl.constexpr(32)
 
 
@@ -39,7 +41,7 @@ def multiply_int4(
     total = tl.zeros([M, N], tl.float32)
     for turn in range(0, groups, GROUPS):
         # What lies beyond the last input is 0 in x, so what it meets does not matter.
-        here = (turn + byte // HALF < groups)[None, :]
+        here = (byte // HALF + turn < groups)[None, :]
         packed = tl.load(
             codes + n.to(tl.int64)[:, None] * (inputs // 2) + turn * HALF + byte[None, :],
             mask=(n < outputs)[:, None] & here,
@@ -53,10 +55,8 @@ def multiply_int4(
         high = ((packed >> 4).to(tl.float32) * d + least).to(x.dtype.element_ty)
         from_x = x + m.to(tl.int64)[:, None] * inputs + turn * GROUP + low_input[None, :]
         mask = (m < rows)[:, None] & here
-        total = tl.dot(tl.load(from_x, mask=mask, other=0.0), tl.trans(low), total, input_precision="ieee")
-        total = tl.dot(
-            tl.load(from_x + HALF, mask=mask, other=0.0), tl.trans(high), total, input_precision="ieee"
-        )
+        total += dot(tl.load(from_x, mask=mask, other=0.0), tl.trans(low))
+        total += dot(tl.load(from_x + HALF, mask=mask, other=0.0), tl.trans(high))
     _finish(total, bias, out, m, n, rows, outputs, BIAS)
 
 
@@ -78,11 +78,12 @@ def multiply_int8(
     n = tl.program_id(0) * N + tl.arange(0, N)
     m = tl.program_id(1) * M + tl.arange(0, M)
     groups = inputs // GROUP
-    k = tl.arange(0, GROUPS * GROUP)
+    WHOLE: tl.constexpr = GROUP * 1
+    k = tl.arange(0, GROUPS * WHOLE)
     g = tl.arange(0, GROUPS)
     total = tl.zeros([M, N], tl.float32)
     for turn in range(0, groups, GROUPS):
-        here = (turn * GROUP + k < inputs)[None, :]
+        here = (k + turn * GROUP < inputs)[None, :]
         code = tl.load(
             codes + n.to(tl.int64)[:, None] * inputs + turn * GROUP + k[None, :],
             mask=(n < outputs)[:, None] & here,
@@ -90,11 +91,11 @@ def multiply_int8(
         )
         at = n.to(tl.int64)[:, None] * groups + turn + g[None, :]
         known = (n < outputs)[:, None] & (turn + g < groups)[None, :]
-        d = _spread(tl.load(scales + at, mask=known, other=0.0), N, GROUPS, GROUP)
+        d = _spread(tl.load(scales + at, mask=known, other=0.0), N, GROUPS, WHOLE)
         weight = (code.to(tl.float32) * d).to(x.dtype.element_ty)
         from_x = x + m.to(tl.int64)[:, None] * inputs + turn * GROUP + k[None, :]
         rows_of_x = tl.load(from_x, mask=(m < rows)[:, None] & here, other=0.0)
-        total = tl.dot(rows_of_x, tl.trans(weight), total, input_precision="ieee")
+        total += dot(rows_of_x, tl.trans(weight))
     _finish(total, bias, out, m, n, rows, outputs, BIAS)
 
 

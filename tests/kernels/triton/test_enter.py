@@ -6,10 +6,13 @@ import math
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch.nn.functional import rms_norm
 
 from homebox.kernels.attention import KvKind, PagedCache, encode
 from homebox.kernels.triton import enter as kernels
+from homebox.kernels.triton.paged import decode_e4m3, encode_e4m3
 from homebox.kernels.triton.tuning import padded
 from homebox.model.decoder import rotate
 
@@ -56,12 +59,16 @@ def test_it_is_the_same_as_one_step_after_the_other(heads: int, kv_heads: int, d
 def test_what_is_stored_in_8_bits_is_what_rounding_to_nearest_gives(kind: KvKind, dtype: torch.dtype) -> None:
     _, cache, _, k, v = entered(4, 2, 64, kind, dtype, norm=False)
     codes, scales = encode(v, kind)
-    assert torch.equal(cache.v[0][SLOTS], codes)  # values are only rounded: to the bit
+    assert torch.equal(numbers(cache.v[0][SLOTS], kind), numbers(codes, kind))  # values are only rounded: to the bit
     torch.testing.assert_close(cache.v_scales[0][SLOTS], scales, rtol=1e-6, atol=0)
     codes, scales = encode(k, kind)
     torch.testing.assert_close(cache.k_scales[0][SLOTS], scales, rtol=1e-5, atol=0)
-    steps = (cache.k[0][SLOTS].int() - codes.int()).abs()
-    assert steps.max() <= 1 and (steps > 0).float().mean() < 0.01  # a last bit of a sine
+    off = (numbers(cache.k[0][SLOTS], kind) - numbers(codes, kind)).abs()
+    assert (off <= (1 if kind == KvKind.INT8 else 32)).all() and (off > 0).float().mean() < 0.01  # a last bit of a sine
+
+
+def numbers(codes: torch.Tensor, kind: KvKind) -> torch.Tensor:
+    return codes.view(torch.float8_e4m3fn).float() if kind == KvKind.FP8 else codes.float()
 
 
 def test_a_padded_token_is_stored_nowhere() -> None:
@@ -87,17 +94,9 @@ def test_between_two_numbers_of_8_bits_the_nearer_one_is_taken() -> None:
     assert torch.equal(out, x.to(torch.float8_e4m3fn).float())
 
 
-triton = pytest.importorskip("triton")
-import triton.language as tl  # noqa: E402
-
-from homebox.kernels.triton.paged import decode_e4m3, encode_e4m3  # noqa: E402
-
-with triton.knobs.runtime.scope():
-    triton.knobs.runtime.interpret = True
-
-    @triton.jit
-    def both_ways(x, codes, out, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-        i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-        code = encode_e4m3(tl.load(x + i, mask=i < count, other=0.0))
-        tl.store(codes + i, code, mask=i < count)
-        tl.store(out + i, decode_e4m3(code), mask=i < count)
+@triton.jit
+def both_ways(x, codes, out, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    code = encode_e4m3(tl.load(x + i, mask=i < count, other=0.0))
+    tl.store(codes + i, code, mask=i < count)
+    tl.store(out + i, decode_e4m3(code), mask=i < count)
