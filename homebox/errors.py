@@ -126,6 +126,12 @@ class KernelsMissing(Unavailable):
     code = "kernels_missing"
 
 
+class OutOfMemory(Unavailable):
+    """A device has no room for what is to be computed, in whatever pieces."""
+
+    code = "out_of_memory"
+
+
 class NotFound(HomeboxError):
     """No such model, chat, turn or stream."""
 

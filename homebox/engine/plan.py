@@ -79,11 +79,15 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """One outcome for each row of the plan, in its order. `step_ms`: how long the device was at it."""
+    """One outcome for each row of the plan, in its order. `step_ms`: how long the device was at it, which says nothing about
+    the next such step where it was not a `usual` one. `fits`: a step of more tokens did not fit into the device's memory and
+    was computed in parts; 0: no trouble."""
 
     step: int
     outcomes: tuple[Outcome, ...]
     step_ms: float
+    usual: bool = True
+    fits: int = 0
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from homebox.engine.blocks import KVSpace
@@ -214,7 +214,11 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Progress]:
         """Step `plan` has completed. Steps are committed in the order in which they were planned."""
-        self.step_time.observe(Load(plan.tokens, plan.kv_tokens, plan.query_key_pairs), result.step_ms)
+        if result.usual:
+            self.step_time.observe(Load(plan.tokens, plan.kv_tokens, plan.query_key_pairs), result.step_ms)
+        if result.fits:
+            fits = max(FLOOR_TOKENS, min(self.limits.max_chunk_tokens, result.fits))
+            self.limits = replace(self.limits, max_chunk_tokens=fits)
         progress: list[Progress] = []
         for row, outcome in zip(plan.rows, result.outcomes, strict=True):
             seq = self.live.get(row.id)

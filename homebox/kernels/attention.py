@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -147,6 +147,19 @@ class PagedCache:
         """Bytes of one block over `layers` layers, keys and values together."""
         each = head_dim + torch.float32.itemsize if kind else head_dim * dtype.itemsize
         return 2 * layers * block_size * kv_heads * each
+
+
+class Placed(NamedTuple):
+    """The numbers of a step on the device, int32 where nothing else is said. `rows`: `[rows, 4]`, slot, first position, first
+    token in the batch, tokens. Of each group: `items`, `[.., 5]`, `spans`, `[3, 2]`: which of them are of few queries, of many,
+    and joins (the first, how many); `tables`: `[slots, width]`; `places`: `[tokens]` int64, where a token goes in the
+    cache, -1 is nowhere."""
+
+    rows: torch.Tensor
+    items: torch.Tensor
+    spans: tuple[torch.Tensor, ...]
+    tables: tuple[torch.Tensor, ...]
+    places: tuple[torch.Tensor, ...]
 
 
 class Cache(Protocol):

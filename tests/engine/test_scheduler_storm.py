@@ -69,6 +69,10 @@ class House:
         self.runner = NullRunner(self.space, step_ms, token_ms, self.layers)
         self.flights: deque[Any] = deque()
 
+    def text(self, prompt: list[int], max_tokens: int, limit: int) -> list[int]:
+        """What the model answers."""
+        return expected(prompt, max_tokens, limit)
+
     def submit(self, request: Submit) -> None:
         self.requests[request.id] = request
         refused = self.scheduler.submit(request)
@@ -120,7 +124,7 @@ class House:
             assert p.charged >= self.charged.get(p.id, 0)
             self.charged[p.id] = p.charged
             request = self.requests[p.id]
-            whole = expected(request.prompt, request.sampling.max_tokens, self.limit[p.id])
+            whole = self.text(request.prompt, request.sampling.max_tokens, self.limit[p.id])
             assert self.received[p.id] == whole[: len(self.received[p.id])], (
                 "not the text that the prompt determines"
             )
@@ -203,9 +207,13 @@ def request(i: int, rng: random.Random) -> Submit:
 
 
 def storm(seed: int, steps: int, depth: int, hash_key: Any, groups: list[Group], layers: int = 1) -> House:
-    """One long random life. The odds change as it goes on, so that it is full at times and empty at others."""
-    rng = random.Random(seed)
     house = House(depth, blocks=20, hash_key=hash_key, groups=groups, layers=layers)
+    live_through(house, random.Random(seed), steps)
+    return house
+
+
+def live_through(house: House, rng: random.Random, steps: int) -> None:
+    """One long random life. The odds change as it goes on, so that it is full at times and empty at others."""
     for step in range(steps):
         crowded = (step // 200) % 2
         dice = rng.random()
@@ -216,7 +224,7 @@ def storm(seed: int, steps: int, depth: int, hash_key: Any, groups: list[Group],
                 house.abort(rng.choice(list(house.scheduler.live)))
         elif dice < 0.2905:
             house.crash()
-        elif dice < 0.65 and len(house.flights) < depth:
+        elif dice < 0.65 and len(house.flights) < house.depth:
             house.launch()
         elif house.flights:
             house.collect()
@@ -224,7 +232,6 @@ def storm(seed: int, steps: int, depth: int, hash_key: Any, groups: list[Group],
         if step % 10 == 0:
             who_holds_what_is_told(house)
     house.finish()
-    return house
 
 
 def who_holds_what_is_told(house: House) -> None:

@@ -1,28 +1,18 @@
-"""`Attention` on a GPU: what `paged.py` computes, planned by `work.py`, over a cache of tokens in blocks."""
+"""`Attention` on a GPU: what `paged.py` computes, planned by `work.py`, over a cache of tokens in blocks.
+
+What a step needs are a few tensors of numbers on the device (`Placed`). The device runner keeps them in place from
+step to step, so that a captured step can be run again; `plan` makes them anew each time, for whoever has no runner.
+"""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from homebox.kernels.attention import BatchShape, PagedCache
-from homebox.kernels.triton import paged
+from homebox.kernels.attention import BatchShape, PagedCache, Placed
+from homebox.kernels.triton import enter, paged
 from homebox.kernels.triton.tuning import Attend, padded, tuning
-from homebox.kernels.triton.work import Work, cut
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """Of a group of layers: its work on the device, and the places where the step's tokens go, `[tokens]` int64."""
-
-    work: Work
-    few: torch.Tensor
-    many: torch.Tensor
-    joins: torch.Tensor
-    tables: torch.Tensor
-    slots: torch.Tensor
+from homebox.kernels.triton.work import ITEM, Numbers, Work, cut
 
 
 class TritonAttention:
@@ -48,46 +38,99 @@ class TritonAttention:
         self.device = cache.k[0].device
         self.sizes = sizes or tuning(self.device).attend
         self.shared = heads // self.kv_heads
-        self._planned: list[_Planned] = []
-        self._rows = torch.empty(0, 4, dtype=torch.int32)
-        self._parts = torch.empty(0)
-        self._part_sums = torch.empty(0)
+        self._placed: Placed | None = None
+        self._has_many = False
+        self._parts = torch.empty(0, device=self.device)
+        self._part_sums = torch.empty(0, device=self.device)
+
+    # ------------------------------------------------------------------ before a step
+
+    def cut(self, starts: Numbers, counts: Numbers, group: int) -> Work:
+        """The work of these rows in a group."""
+        return cut(
+            starts, counts, few_queries=self._few // self.shared, many_queries=self._many // self.shared,
+            split=self.sizes.split, window=self.windows[group],
+        )  # fmt: skip
+
+    def most_items(self, tokens: int, rows: int, context: int) -> int:
+        """How many items `cut` makes of such a batch at most, joins among them."""
+        return rows * (context // self.sizes.split + 3) + tokens
+
+    def make_room(self, parts: int) -> bool:
+        """Have room for so many parts of splits. True if it moved: what was captured before has it at its old place."""
+        lanes = parts * self.kv_heads * self._few
+        if lanes <= len(self._part_sums):
+            return False
+        self._parts = torch.empty(lanes, self.head_dim, dtype=torch.float32, device=self.device)
+        self._part_sums = torch.empty(lanes, 2, dtype=torch.float32, device=self.device)
+        return True
+
+    def use(self, placed: Placed, has_many: bool) -> None:
+        """Take the step's numbers from here. `has_many`: whether an item of many queries can be among them."""
+        self._placed, self._has_many = placed, has_many
 
     def plan(self, shape: BatchShape) -> None:
         starts, counts, slots = (part.numpy() for part in (shape.starts, shape.counts, shape.slots))
         tokens = np.cumsum(counts) - counts
-        self._rows = self._upload(np.stack((slots, starts, tokens, counts), axis=1))
-        self._planned = [self._plan(shape, starts, counts, group) for group in range(len(self.windows))]
-        most = max(planned.work.parts for planned in self._planned)
-        lanes = most * self.kv_heads * self._few
-        self._parts = torch.empty(lanes, self.head_dim, dtype=torch.float32, device=self.device)
-        self._part_sums = torch.empty(lanes, 2, dtype=torch.float32, device=self.device)
+        works = [self.cut(starts, counts, group) for group in range(len(self.windows))]
+        items, spans = laid_out(works)
+        size = self.cache.block_size
+        rows = np.repeat(np.arange(len(counts)), counts)
+        positions = starts[rows] + np.arange(len(rows)) - tokens[rows]
+        places = []
+        for table in shape.tables:
+            blocks = table.numpy()[slots[rows], positions // size].astype(np.int64)
+            places.append(torch.from_numpy(blocks * size + positions % size).to(self.device))
+        self.make_room(max(work.parts for work in works))
+        placed = Placed(
+            rows=self._upload(np.stack((slots, starts, tokens, counts), axis=1)),
+            items=self._upload(items),
+            spans=tuple(self._upload(span) for span in spans),
+            tables=tuple(table.to(self.device) for table in shape.tables),
+            places=tuple(places),
+        )
+        self.use(placed, any(len(work.many) for work in works))
+
+    # ------------------------------------------------------------------ in a layer
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        self.cache.store(layer, self.slots(layer), k, v)
+        assert self._placed is not None
+        self.cache.store(layer, self._placed.places[self.cache.layer_groups[layer]], k, v)
 
-    def slots(self, layer: int) -> torch.Tensor:
-        """Where the step's tokens go in the cache of a layer, `[tokens]` int64."""
-        return self._planned[self.cache.layer_groups[layer]].slots
+    def enter(
+        self, layer: int, qkv: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, eps: float,
+        q_weight: torch.Tensor | None = None, k_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Queries, `[tokens, heads, head_dim]`, normalised where there are weights for that, and rotated; keys and values are
+        stored. `qkv`: `[tokens, (heads + 2 * kv_heads) * head_dim]`; `cosines`, `sines`: `[tokens, head_dim / 2]` fp32."""
+        assert self._placed is not None
+        cache, tokens = self.cache, len(qkv)
+        queries = qkv.new_empty(tokens, self.heads, self.head_dim)
+        enter.enter[(tokens, self.heads + 2 * self.kv_heads)](
+            qkv, cosines, sines, qkv if q_weight is None else q_weight, qkv if k_weight is None else k_weight,
+            self._placed.places[cache.layer_groups[layer]], queries, cache.k[layer], cache.v[layer],
+            cache.k_scales[layer], cache.v_scales[layer], self.heads, self.kv_heads, eps,
+            DIM=self.head_dim, PADDED=padded(self.head_dim), NORM=q_weight is not None, KV=cache.kind,
+            num_warps=1,
+        )  # fmt: skip
+        return queries
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
         q = q.contiguous()
         return self.attend_into(layer, q, torch.empty_like(q))
 
     def attend_into(self, layer: int, q: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """`attend` into `out`, every element of it; both contiguous."""
-        group = self.cache.layer_groups[layer]
-        planned = self._planned[group]
-        if len(planned.few):
-            self._launch(layer, q, out, planned, planned.few, self._few, self.sizes.few_warps)
-        if len(planned.many):
-            self._launch(layer, q, out, planned, planned.many, self._many, self.sizes.many_warps)
-        if len(planned.joins):
-            paged.join[(len(planned.joins), self.kv_heads)](
-                planned.joins, self._rows, out, self._parts, self._part_sums, self.kv_heads,
-                DIM=self.head_dim, PADDED=padded(self.head_dim), SHARED=self.shared, M=self._few,
-                num_warps=4,
-            )  # fmt: skip
+        """`attend` into `out`, every element of a token that a row holds; both contiguous."""
+        self._launch(layer, q, out, 0, self._few, self.sizes.few_warps)
+        if self._has_many:
+            self._launch(layer, q, out, 1, self._many, self.sizes.many_warps)
+        placed = self._placed
+        assert placed is not None
+        span = placed.spans[self.cache.layer_groups[layer]][2]
+        paged.join[self._grid](
+            placed.items, span, placed.rows, out, self._parts, self._part_sums, self.kv_heads,
+            DIM=self.head_dim, PADDED=padded(self.head_dim), SHARED=self.shared, M=self._few, num_warps=4,
+        )  # fmt: skip
         return out
 
     @property
@@ -98,46 +141,31 @@ class TritonAttention:
     def _many(self) -> int:
         return max(self.sizes.many, padded(self.shared))
 
-    def _launch(
-        self,
-        layer: int,
-        q: torch.Tensor,
-        out: torch.Tensor,
-        planned: _Planned,
-        items: torch.Tensor,
-        m: int,
-        warps: int,
-    ) -> None:
-        cache = self.cache
-        paged.attend[(len(items), self.kv_heads)](
-            q, cache.k[layer], cache.v[layer], cache.k_scales[layer], cache.v_scales[layer], items, self._rows,
-            planned.tables, out, self._parts, self._part_sums, self.kv_heads, planned.tables.shape[1], self.scale,
+    @property
+    def _grid(self) -> tuple[int, int]:
+        return max(1, self.sizes.programs // self.kv_heads), self.kv_heads
+
+    def _launch(self, layer: int, q: torch.Tensor, out: torch.Tensor, kind: int, m: int, warps: int) -> None:
+        cache, placed = self.cache, self._placed
+        assert placed is not None
+        group = cache.layer_groups[layer]
+        paged.attend[self._grid](
+            q, cache.k[layer], cache.v[layer], cache.k_scales[layer], cache.v_scales[layer], placed.items,
+            placed.spans[group][kind], placed.rows, placed.tables[group], out, self._parts, self._part_sums,
+            self.kv_heads, placed.tables[group].shape[1], self.scale,
             DIM=self.head_dim, PADDED=padded(self.head_dim), SHARED=self.shared, M=m, N=self.sizes.keys,
-            BLOCK=cache.block_size, SPLIT=self.sizes.split,
-            WINDOW=self.windows[cache.layer_groups[layer]] or 0, SOFTCAP=self.softcap, KV=cache.kind,
-            num_warps=warps, num_stages=self.sizes.stages,
+            BLOCK=cache.block_size, SPLIT=self.sizes.split, WINDOW=self.windows[group] or 0,
+            SOFTCAP=self.softcap, KV=cache.kind, num_warps=warps, num_stages=self.sizes.stages,
         )  # fmt: skip
 
-    def _plan(
-        self, shape: BatchShape, starts: np.ndarray, counts: np.ndarray, group: int
-    ) -> _Planned:
-        work = cut(
-            starts, counts, few_queries=self._few // self.shared, many_queries=self._many // self.shared,
-            split=self.sizes.split, window=self.windows[group],
-        )  # fmt: skip
-        size = self.cache.block_size
-        rows = np.repeat(np.arange(len(counts)), counts)
-        positions = starts[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        table = shape.tables[group].numpy()
-        blocks = table[shape.slots.numpy()[rows], positions // size].astype(np.int64)
-        return _Planned(
-            work,
-            self._upload(work.few),
-            self._upload(work.many),
-            self._upload(work.joins),
-            shape.tables[group].to(self.device),
-            torch.from_numpy(blocks * size + positions % size).to(self.device),
-        )
-
-    def _upload(self, numbers: np.ndarray) -> torch.Tensor:
+    def _upload(self, numbers: Numbers) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers, np.int32)).to(self.device)
+
+
+def laid_out(works: list[Work]) -> tuple[Numbers, list[Numbers]]:
+    """The items of all groups behind each other, and of each group which are whose: `[3, 2]`, as in `Placed`."""
+    lists = [part for work in works for part in (work.few, work.many, work.joins)]
+    counts = np.array([len(part) for part in lists], np.int32)
+    firsts = np.cumsum(counts, dtype=np.int32) - counts
+    spans = np.stack((firsts, counts), axis=1).reshape(len(works), 3, 2)
+    return np.concatenate(lists).reshape(-1, ITEM), list(spans)

@@ -1,8 +1,9 @@
 """Attention over blocks in place, on a GPU: one kernel for decoding, for chunks of prompts and for drafts.
 
 The work of a step is a list of items, made on the CPU (work.py): some queries of a row, and the split of its context
-that they meet, or all of it. An item and a key head are one program, so what is computed does not depend on what else
-is in the batch, and nothing is launched for contexts that are not there. Query heads that share a key head lie side
+that they meet, or all of it. A program takes items one after the other, of one key head: how many programs there are does not
+depend on how much there is to do, so that a captured launch serves every step, and what is computed for an item does not
+depend on what else is in the batch. Query heads that share a key head lie side
 by side as if they were more queries, so keys and values are read once for all of them.
 
 Online softmax: Milakov and Gimelshein 2018. Splits of a context, joined in order: Dao et al., FlashDecoding, 2023.
@@ -60,7 +61,8 @@ def attend(
     values,
     key_scales,  # [slots, kv_heads], where KV is not AS_IS
     value_scales,
-    items,  # [items, ITEM], padded with rows of -1
+    items,  # [.., ITEM]
+    span,  # [2]: which of the items are ours: the first, how many
     rows,  # [rows, 4]: slot of the block table, first position, first token in the batch, tokens
     tables,  # [slots, width]
     output,  # [tokens, heads, DIM]
@@ -80,92 +82,93 @@ def attend(
     SOFTCAP: tl.constexpr,  # 0: none
     KV: tl.constexpr,
 ):
-    item = tl.program_id(0)
     head = tl.program_id(1)
-    row = tl.load(items + item * ITEM)
-    if row < 0:
-        return
-    first = tl.load(items + item * ITEM + 1)
-    count = tl.load(items + item * ITEM + 2)
-    split = tl.load(items + item * ITEM + 3)
-    part = tl.load(items + item * ITEM + 4)
-    slot = tl.load(rows + row * 4)
-    start = tl.load(rows + row * 4 + 1) + first
-    token = tl.load(rows + row * 4 + 2) + first
+    begin_item = tl.load(span)
+    end_item = begin_item + tl.load(span + 1)
+    for item in range(begin_item + tl.program_id(0), end_item, tl.num_programs(0)):
+        row = tl.load(items + item * ITEM)
+        first = tl.load(items + item * ITEM + 1)
+        count = tl.load(items + item * ITEM + 2)
+        split = tl.load(items + item * ITEM + 3)
+        part = tl.load(items + item * ITEM + 4)
+        slot = tl.load(rows + row * 4)
+        start = tl.load(rows + row * 4 + 1) + first
+        token = tl.load(rows + row * 4 + 2) + first
 
-    m = tl.arange(0, M)
-    query = m // SHARED
-    valid = query < count
-    position = start + query
-    d = tl.arange(0, PADDED)
-    inside = d < DIM
-    heads = kv_heads * SHARED
-    at = ((token + query).to(tl.int64) * heads + head * SHARED + m % SHARED)[:, None] * DIM + d[None, :]
-    q = tl.load(queries + at, mask=valid[:, None] & inside[None, :], other=0.0)
+        m = tl.arange(0, M)
+        query = m // SHARED
+        valid = query < count
+        position = start + query
+        d = tl.arange(0, PADDED)
+        inside = d < DIM
+        heads = kv_heads * SHARED
+        at = ((token + query).to(tl.int64) * heads + head * SHARED + m % SHARED)[:, None] * DIM + d[None, :]
+        q = tl.load(queries + at, mask=valid[:, None] & inside[None, :], other=0.0)
 
-    begin = 0
-    end = start + count
-    if WINDOW > 0:
-        begin = tl.maximum(start + 1 - WINDOW, 0)
-    if split >= 0:
-        begin = tl.maximum(begin, split * SPLIT)
-        end = tl.minimum(end, (split + 1) * SPLIT)
-
-    peak = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
-    mixed = tl.zeros([M, PADDED], tl.float32)
-    # Turns are counted from position 0, so that a query's turns are the same in any chunk.
-    for turn in range(begin // N, tl.cdiv(end, N)):
-        key = turn * N + tl.arange(0, N)
-        seen = (key >= begin) & (key < end)
-        block = tl.load(tables + slot.to(tl.int64) * width + key // BLOCK, mask=seen, other=0)
-        place = (block.to(tl.int64) * BLOCK + key % BLOCK) * kv_heads + head
-        here = seen[:, None] & inside[None, :]
-        k = tl.load(keys + place[:, None] * DIM + d[None, :], mask=here, other=0.0)
-        if KV == FP8:
-            k = decode_e4m3(k)
-        if KV == INT8:
-            k = k.to(tl.float32)
-        scores = dot(q, tl.trans(k.to(q.dtype)))
-        if KV != AS_IS:
-            scores *= tl.load(key_scales + place, mask=seen, other=0.0)[None, :]
-        scores *= scale
-        if SOFTCAP > 0.0:
-            # tanh, by what every GPU has
-            scores = SOFTCAP * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2_E / SOFTCAP)) + 1.0))
-        visible = seen[None, :] & (key[None, :] <= position[:, None])
+        begin = 0
+        end = start + count
         if WINDOW > 0:
-            visible &= key[None, :] > position[:, None] - WINDOW
-        scores = tl.where(visible, scores * LOG2_E, float("-inf"))
+            begin = tl.maximum(start + 1 - WINDOW, 0)
+        if split >= 0:
+            begin = tl.maximum(begin, split * SPLIT)
+            end = tl.minimum(end, (split + 1) * SPLIT)
 
-        higher = tl.maximum(peak, tl.max(scores, 1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: 2^(-inf - 0) is 0
-        weights = tl.exp2(scores - base[:, None])
-        fade = tl.exp2(peak - base)
-        total = total * fade + tl.sum(weights, 1)
-        v = tl.load(values + place[:, None] * DIM + d[None, :], mask=here, other=0.0)
-        if KV == FP8:
-            v = decode_e4m3(v)
-        if KV == INT8:
-            v = v.to(tl.float32)
-        if KV != AS_IS:
-            weights *= tl.load(value_scales + place, mask=seen, other=0.0)[None, :]
-        mixed = mixed * fade[:, None] + dot(weights.to(q.dtype), v.to(q.dtype))
-        peak = higher
+        peak = tl.full([M], float("-inf"), tl.float32)
+        total = tl.zeros([M], tl.float32)
+        mixed = tl.zeros([M, PADDED], tl.float32)
+        # Turns are counted from position 0, so that a query's turns are the same in any chunk.
+        for turn in range(begin // N, tl.cdiv(end, N)):
+            key = turn * N + tl.arange(0, N)
+            seen = (key >= begin) & (key < end)
+            block = tl.load(tables + slot.to(tl.int64) * width + key // BLOCK, mask=seen, other=0)
+            place = (block.to(tl.int64) * BLOCK + key % BLOCK) * kv_heads + head
+            here = seen[:, None] & inside[None, :]
+            k = tl.load(keys + place[:, None] * DIM + d[None, :], mask=here, other=0.0)
+            if KV == FP8:
+                k = decode_e4m3(k)
+            if KV == INT8:
+                k = k.to(tl.float32)
+            scores = dot(q, tl.trans(k.to(q.dtype)))
+            if KV != AS_IS:
+                scores *= tl.load(key_scales + place, mask=seen, other=0.0)[None, :]
+            scores *= scale
+            if SOFTCAP > 0.0:
+                # tanh, by what every GPU has
+                scores = SOFTCAP * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2_E / SOFTCAP)) + 1.0))
+            visible = seen[None, :] & (key[None, :] <= position[:, None])
+            if WINDOW > 0:
+                visible &= key[None, :] > position[:, None] - WINDOW
+            scores = tl.where(visible, scores * LOG2_E, float("-inf"))
 
-    if part < 0:
-        out = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
-        tl.store(output + at, out.to(output.dtype.element_ty), mask=valid[:, None] & inside[None, :])
-    else:
-        lane = (part.to(tl.int64) * kv_heads + head) * M + m
-        tl.store(parts + lane[:, None] * DIM + d[None, :], mixed, mask=inside[None, :])
-        tl.store(part_sums + lane * 2, peak)
-        tl.store(part_sums + lane * 2 + 1, total)
+            higher = tl.maximum(peak, tl.max(scores, 1))
+            base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: 2^(-inf - 0) is 0
+            weights = tl.exp2(scores - base[:, None])
+            fade = tl.exp2(peak - base)
+            total = total * fade + tl.sum(weights, 1)
+            v = tl.load(values + place[:, None] * DIM + d[None, :], mask=here, other=0.0)
+            if KV == FP8:
+                v = decode_e4m3(v)
+            if KV == INT8:
+                v = v.to(tl.float32)
+            if KV != AS_IS:
+                weights *= tl.load(value_scales + place, mask=seen, other=0.0)[None, :]
+            mixed = mixed * fade[:, None] + dot(weights.to(q.dtype), v.to(q.dtype))
+            peak = higher
+
+        if part < 0:
+            out = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+            tl.store(output + at, out.to(output.dtype.element_ty), mask=valid[:, None] & inside[None, :])
+        else:
+            lane = (part.to(tl.int64) * kv_heads + head) * M + m
+            tl.store(parts + lane[:, None] * DIM + d[None, :], mixed, mask=inside[None, :])
+            tl.store(part_sums + lane * 2, peak)
+            tl.store(part_sums + lane * 2 + 1, total)
 
 
 @triton.jit
 def join(
-    joins,  # [joins, ITEM]: row, first query, queries, first part, parts; padded with rows of -1
+    items,  # [.., ITEM]; here an item is: row, first query, queries, first part, parts
+    span,  # [2]
     rows,
     output,
     parts,
@@ -177,39 +180,39 @@ def join(
     M: tl.constexpr,
 ):
     """The splits of an item, joined in order."""
-    item = tl.program_id(0)
     head = tl.program_id(1)
-    row = tl.load(joins + item * ITEM)
-    if row < 0:
-        return
-    first = tl.load(joins + item * ITEM + 1)
-    count = tl.load(joins + item * ITEM + 2)
-    part = tl.load(joins + item * ITEM + 3)
-    splits = tl.load(joins + item * ITEM + 4)
-    token = tl.load(rows + row * 4 + 2) + first
+    begin_item = tl.load(span)
+    end_item = begin_item + tl.load(span + 1)
+    for item in range(begin_item + tl.program_id(0), end_item, tl.num_programs(0)):
+        row = tl.load(items + item * ITEM)
+        first = tl.load(items + item * ITEM + 1)
+        count = tl.load(items + item * ITEM + 2)
+        part = tl.load(items + item * ITEM + 3)
+        splits = tl.load(items + item * ITEM + 4)
+        token = tl.load(rows + row * 4 + 2) + first
 
-    m = tl.arange(0, M)
-    d = tl.arange(0, PADDED)
-    inside = d < DIM
-    peak = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
-    mixed = tl.zeros([M, PADDED], tl.float32)
-    for split in range(splits):
-        lane = ((part + split).to(tl.int64) * kv_heads + head) * M + m
-        its_peak = tl.load(part_sums + lane * 2)
-        its_total = tl.load(part_sums + lane * 2 + 1)
-        its_mixed = tl.load(parts + lane[:, None] * DIM + d[None, :], mask=inside[None, :], other=0.0)
-        higher = tl.maximum(peak, its_peak)
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        fade = tl.exp2(peak - base)
-        its_fade = tl.exp2(its_peak - base)
-        total = total * fade + its_total * its_fade
-        mixed = mixed * fade[:, None] + its_mixed * its_fade[:, None]
-        peak = higher
-    query = m // SHARED
-    heads = kv_heads * SHARED
-    at = ((token + query).to(tl.int64) * heads + head * SHARED + m % SHARED)[:, None] * DIM + d[None, :]
-    out = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(
-        output + at, out.to(output.dtype.element_ty), mask=(query < count)[:, None] & inside[None, :]
-    )
+        m = tl.arange(0, M)
+        d = tl.arange(0, PADDED)
+        inside = d < DIM
+        peak = tl.full([M], float("-inf"), tl.float32)
+        total = tl.zeros([M], tl.float32)
+        mixed = tl.zeros([M, PADDED], tl.float32)
+        for split in range(splits):
+            lane = ((part + split).to(tl.int64) * kv_heads + head) * M + m
+            its_peak = tl.load(part_sums + lane * 2)
+            its_total = tl.load(part_sums + lane * 2 + 1)
+            its_mixed = tl.load(parts + lane[:, None] * DIM + d[None, :], mask=inside[None, :], other=0.0)
+            higher = tl.maximum(peak, its_peak)
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            fade = tl.exp2(peak - base)
+            its_fade = tl.exp2(its_peak - base)
+            total = total * fade + its_total * its_fade
+            mixed = mixed * fade[:, None] + its_mixed * its_fade[:, None]
+            peak = higher
+        query = m // SHARED
+        heads = kv_heads * SHARED
+        at = ((token + query).to(tl.int64) * heads + head * SHARED + m % SHARED)[:, None] * DIM + d[None, :]
+        out = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(
+            output + at, out.to(output.dtype.element_ty), mask=(query < count)[:, None] & inside[None, :]
+        )

@@ -13,7 +13,8 @@ import torch
 
 
 class Attend(NamedTuple):
-    """`few`, `many`: queries times heads of an item; `keys`: of a turn; `split`: keys of a split."""
+    """`few`, `many`: queries times heads of an item; `keys`: of a turn; `split`: keys of a split; `programs`: of a launch,
+    over all key heads, about four for each multiprocessor."""
 
     few: int
     many: int
@@ -22,6 +23,7 @@ class Attend(NamedTuple):
     few_warps: int
     many_warps: int
     stages: int
+    programs: int
 
 
 class Multiply(NamedTuple):
@@ -40,11 +42,11 @@ class Tuning(NamedTuple):
     multiply: Multiply
 
 
-OTHERS = Tuning(Attend(16, 64, 64, 512, 4, 4, 2), Multiply(16, 32, 4, 4, 3, 64))
+OTHERS = Tuning(Attend(16, 64, 64, 512, 4, 4, 2, 256), Multiply(16, 32, 4, 4, 3, 64))
 
 _BY_CAPABILITY: dict[tuple[int, int], Tuning] = {
-    (8, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3), Multiply(16, 32, 8, 4, 4, 64)),
-    (9, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3), Multiply(16, 32, 8, 4, 4, 64)),
+    (8, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3, 432), Multiply(16, 32, 8, 4, 4, 64)),
+    (9, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3, 528), Multiply(16, 32, 8, 4, 4, 64)),
 }
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("triton")
@@ -16,6 +16,7 @@ from homebox.kernels.triton.work import cut
 SPLIT = 64
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60)), min_size=1, max_size=12),
     window=st.none() | st.integers(1, 200),
@@ -53,7 +54,8 @@ def test_parts_are_numbered_once_and_joined_in_the_order_of_the_context(rows: li
     parts = {part: (row, split) for row, _, _, split, part in work.few.tolist() if part >= 0}
     assert sorted(parts) == list(range(work.parts))
     joined = [
-        [parts[part] for part in range(first, first + splits)] for _, _, _, first, splits in work.joins.tolist()
+        [parts[part] for part in range(first, first + splits)]
+        for _, _, _, first, splits in work.joins.tolist()
     ]
     for (row, _, queries, _, splits), of_row in zip(work.joins.tolist(), joined, strict=True):
         assert queries == counts[row] and splits > 1

@@ -1,0 +1,468 @@
+"""How does a plan become numbers on a device that works while the CPU plans?
+
+    launch:   the plan's numbers into host memory > one copy > a graph (or its kernels, one by one) > a copy back, begun
+    collect:  wait for that copy, read what was chosen
+
+`launch` never looks at what the device makes. Tokens that nobody has read back are in a pool on the device, one a slot,
+and the next step takes them from there; so the next step can be launched before this one is collected. Everything else
+that lives from step to step (block tables, penalties) lives there as well, and changes in the order of the launches.
+
+Where memory for a step is short, it is computed in halves, with the same result, and says how large a step fits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from homebox.engine.adjustments import Adjustments, asks, least_tokens
+from homebox.engine.graphs import Graphs, padded
+from homebox.engine.numbers import (
+    ITEM,
+    Changes,
+    Fields,
+    Ints,
+    Key,
+    Layout,
+    aligned,
+    changed,
+    fill_places,
+    fill_rows,
+    fill_wishes,
+)
+from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult
+from homebox.engine.sampler import NOT_A_NUMBER, NOTHING_LEFT, scores
+from homebox.errors import OutOfMemory
+from homebox.kernels.attention import Placed
+from homebox.kernels.device import Device
+from homebox.model.spec import DecoderSpec
+from homebox.wire.frames import Sampling, TokenLogprob
+
+SCORED_AT_ONCE = 64  # tokens of a prompt whose logits are made together
+_ERRORS = ("", NOT_A_NUMBER, NOTHING_LEFT)
+
+
+class DeviceModel(Protocol):
+    """What computes. All tensors are on the device, and nothing waits for it."""
+
+    spec: DecoderSpec
+    windows: tuple[int | None, ...]
+    block_size: int
+
+    def work(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, bool]:
+        """What attention has to do for these rows: `items`, `[.., 5]`; `spans`, `[groups, 3, 2]`; whether any is of many
+        queries."""
+
+    def make_room(self, starts: Ints, counts: Ints) -> bool:
+        """Have what such a step needs beside the cache. True where it moved, and captured steps are not valid any more."""
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, placed: Placed, many: bool) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[rows, vocab]`, in fp32."""
+
+    def clear(self, places: Sequence[torch.Tensor]) -> None:
+        """Zero keys and values; `places[group]`: `[tokens]` int64."""
+
+
+class Chooser(Protocol):
+    def choose(
+        self, logits: torch.Tensor, wishes: Fields[torch.Tensor], tokens: torch.Tensor, highest: torch.Tensor
+    ) -> None:
+        """Into `tokens`, `[rows]` int64, and `highest`, `[rows]` fp32, the largest logit, NaN where there is one. `logits` is
+        used up."""
+
+
+class Computing(Protocol):
+    def __call__(self, keep: Callable[[torch.Tensor], None] = ..., /) -> None:
+        """`keep` is given the hidden states."""
+
+
+class _Slot:
+    """What the CPU remembers about the sequence in a slot."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.sampling = admission.sampling
+        self.made = len(admission.output)  # with those that are not read back
+        self.least = least_tokens(admission.sampling)
+        self.adjusted = asks(admission.sampling)
+
+
+@dataclass
+class _Turn:
+    """Host memory of a step. `busy`: until then the device reads and writes it."""
+
+    numbers: torch.Tensor
+    results: torch.Tensor
+    busy: Any = None
+
+
+@dataclass
+class _Part:
+    """A launched step or, where memory was short, some rows of it."""
+
+    rows: tuple[Row, ...]
+    slots: list[_Slot]
+    key: Key
+    turn: _Turn
+    places: npt.NDArray[np.int64]  # in `turn`
+    begin: Any
+    end: Any = None
+    usual: bool = True
+    logits: list[torch.Tensor] = field(default_factory=list)  # of the rows whose scores are asked for
+    hidden: list[torch.Tensor] = field(default_factory=list)  # where prompts are scored
+
+    def first(self, row: int) -> int:
+        return sum(each.count for each in self.rows[:row])
+
+
+@dataclass
+class Flight:
+    """`held`: host memory that the device may still read. `fits`: a step of more tokens did not fit; 0: no trouble."""
+
+    plan: StepPlan
+    parts: list[_Part] = field(default_factory=list)
+    held: list[torch.Tensor] = field(default_factory=list)
+    fits: int = 0
+
+
+class DeviceRunner:
+    def __init__(
+        self,
+        device: Device,
+        model: DeviceModel,
+        chooser: Chooser,
+        *,
+        slots: int,
+        chunk: int,
+        depth: int = 2,
+    ) -> None:
+        """`chunk`: the most prompt tokens of a step; `depth`: how many steps are launched before the oldest is collected."""
+        self._device, self._model, self._chooser = device, model, chooser
+        self._slots: list[_Slot | None] = [None] * slots
+        self._spare = slots
+        self._groups, self._depth = len(model.windows), depth
+        self._width = -(-model.spec.context // model.block_size)
+        # Of each group `[slots, width]`: what the CPU knows, and what the device reads.
+        self._tables = np.zeros((self._groups, slots + 1, self._width), np.int32)
+        where = device.device
+        self._device_tables = torch.zeros(self._tables.shape, dtype=torch.int32, device=where)
+        self._pool = torch.zeros(slots + 1, dtype=torch.int64, device=where)
+        self._graphs = Graphs(device)
+        self._adjustments: Adjustments | None = None
+        self._logits: torch.Tensor | None = None  # of a step whose scores are asked for, before adjustments
+        self._most = Key(padded(chunk + slots) or chunk + slots, padded(slots) or slots, self._groups)
+        self._results = torch.zeros(_results_size(self._most), dtype=torch.uint8, device=where)
+        self._make_buffers(2 * Layout(self._most).size)
+
+    def _make_buffers(self, size: int) -> None:
+        self._layouts: dict[Key, tuple[Layout, Fields[torch.Tensor], torch.Tensor]] = {}
+        self._numbers = torch.zeros(size, dtype=torch.uint8, device=self._device.device)
+        # Host memory in turn: what a step reads is free again once that step is done.
+        host, results = self._device.host, _results_size(self._most)
+        self._turns = deque(_Turn(host(size), host(results)) for _ in range(self._depth + 1))
+
+    # ------------------------------------------------------------------ launch
+
+    def launch(self, plan: StepPlan) -> Flight:
+        """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""
+        flight = Flight(plan)
+        with torch.inference_mode():
+            for admission in plan.admitted:
+                self._admit(admission, flight)
+            for change in plan.tables:
+                end = change.index + len(change.blocks)
+                self._tables[change.group, change.slot, change.index : end] = change.blocks
+            changes = changed(plan.tables, self._spare + 1, self._width)
+            self._launch_rows(flight, plan.rows, changes)
+        for row in plan.rows:
+            if row.sample:
+                self._slot(row).made += 1
+        return flight
+
+    def _launch_rows(self, flight: Flight, rows: tuple[Row, ...], changes: Changes) -> None:
+        """These rows, in halves where they do not fit together."""
+        try:
+            part = self._launch_part(rows, changes)
+        except torch.OutOfMemoryError:
+            self._settle()
+            try:
+                part = self._launch_part(rows, changes)
+            except torch.OutOfMemoryError:
+                halves = _halves(rows)
+                if halves is None:
+                    raise OutOfMemory(
+                        "the device has no memory left to compute a single token",
+                        hint="Lower kv_memory, or choose a smaller model.",
+                    ) from None
+                flight.fits = max(sum(row.count for row in half) for half in halves)
+                for half in halves:
+                    self._launch_rows(flight, half, changes)
+                return
+        flight.parts.append(part)
+
+    def _launch_part(self, rows: tuple[Row, ...], changes: Changes) -> _Part:
+        starts = np.fromiter((row.start for row in rows), np.int32, len(rows))
+        counts = np.fromiter((row.count for row in rows), np.int32, len(rows))
+        items, spans, many = self._model.work(starts, counts)
+        key = self._key(rows, int(counts.sum()), many)
+        size = Layout(key).size + aligned(items.nbytes) + 2 * changes.at.nbytes
+        grown = self._model.make_room(starts, counts)
+        if size > len(self._numbers):
+            self._settle()
+            self._make_buffers(2 * size)
+            grown = True
+        if grown:
+            self._settle()
+        turn = self._turns[0]
+        self._turns.rotate(-1)
+        if turn.busy is not None:
+            self._device.wait(turn.busy)
+        layout, fields, there = self._layout(key)
+        numbers = turn.numbers.numpy()
+        filled = layout.on_host(numbers)
+        self._fill(filled, rows, spans)
+        begins = [layout.size]
+        for part in (items, changes.at, changes.blocks):
+            numbers[begins[-1] : begins[-1] + part.nbytes] = part.reshape(-1).view(np.uint8)
+            begins.append(begins[-1] + (aligned(part.nbytes) if part is items else part.nbytes))
+        begin = self._device.mark()
+        self._device.upload(turn.numbers[: begins[-1]], self._numbers[: begins[-1]])
+        if len(changes.at):
+            at, blocks = (self._numbers[a:b].view(torch.int64) for a, b in pairwise(begins[1:]))
+            self._device.run(lambda: self._enter_changes(at, blocks))
+        launched = _Part(rows, [self._slot(row) for row in rows], key, turn, filled.places, begin)
+        work = self._work(key, fields, there)
+        if padded(key.tokens) is None or any(row.targets for row in rows):
+            self._device.run(lambda: work(launched.hidden.append))
+        else:
+            launched.usual = not self._graphs.run(key, work)
+        if key.scored:
+            self._keep_logits(launched)
+        size = _results_size(key)
+        self._device.download(self._results[:size], turn.results[:size])
+        launched.end = turn.busy = self._device.mark()
+        return launched
+
+    def _enter_changes(self, at: torch.Tensor, blocks: torch.Tensor) -> None:
+        self._device_tables.view(-1).index_copy_(0, at, blocks.to(torch.int32))
+
+    def _settle(self) -> None:
+        """Give back what is not needed: graphs, and what the allocator keeps for later."""
+        self._device.wait(self._device.mark())
+        self._graphs.forget()
+        self._device.release()
+
+    def _admit(self, admission: Admission, flight: Flight) -> None:
+        slot = self._slots[admission.slot] = _Slot(admission)
+        if slot.adjusted:
+            if self._adjustments is None:
+                self._adjustments = Adjustments(self._device, self._spare, self._model.spec.vocab_size)
+            flight.held.append(self._adjustments.admit(admission))
+
+    def _key(self, rows: tuple[Row, ...], tokens: int, many: bool) -> Key:
+        sampled = [self._slot(row) for row in rows if row.sample]
+        return Key(
+            tokens=padded(tokens) or tokens,
+            rows=padded(len(rows)) or len(rows),
+            groups=self._groups,
+            many=many,
+            adjusted=any(slot.adjusted for slot in sampled),
+            scored=any(slot.sampling.logprobs is not None for slot in sampled),
+        )
+
+    def _layout(self, key: Key) -> tuple[Layout, Fields[torch.Tensor], torch.Tensor]:
+        if key not in self._layouts:
+            layout = Layout(key)
+            rest = self._numbers[layout.size :]
+            items = rest[: len(rest) // (4 * ITEM) * 4 * ITEM].view(torch.int32).view(-1, ITEM)
+            self._layouts[key] = layout, layout.on_device(self._numbers), items
+        return self._layouts[key]
+
+    def _fill(self, out: Fields[npt.NDArray[Any]], rows: tuple[Row, ...], spans: Ints) -> None:
+        fill_rows(out, rows, self._spare)
+        fill_places(out, self._tables, sum(row.count for row in rows), self._model.block_size)
+        fill_wishes(out, rows, lambda row: self._slot(row).sampling, self._model.spec.vocab_size)
+        out.spans[:] = spans
+        out.adjusted[:] = self._spare
+        out.repetition[:] = 1.0
+        out.presence[:] = out.frequency[:] = out.quiet[:] = 0
+        for i, row in enumerate(rows):
+            slot = self._slot(row)
+            if row.sample and slot.adjusted:
+                s = slot.sampling
+                out.adjusted[i] = row.slot
+                out.repetition[i] = s.repetition_penalty
+                out.presence[i], out.frequency[i] = s.presence_penalty, s.frequency_penalty
+                out.quiet[i] = slot.made < slot.least
+
+    # ------------------------------------------------------------------ on the device
+
+    def _work(self, key: Key, fields: Fields[torch.Tensor], items: torch.Tensor) -> Computing:
+        """What a step of this key computes: the same launches each time, from the same places."""
+        placed = Placed(
+            rows=fields.rows,
+            items=items,
+            spans=tuple(fields.spans),
+            tables=tuple(self._device_tables),
+            places=tuple(fields.places),
+        )
+        rows, count = key.rows, key.tokens
+        tokens, errors, broken = (
+            part.view(torch.int32)
+            for part in self._results[: _results_size(key)].split([4 * rows, 4 * rows, 4 * count])
+        )
+
+        def work(keep: Callable[[torch.Tensor], None] = lambda hidden: None) -> None:
+            ids = torch.where(fields.ids >= 0, fields.ids, self._pool[fields.pool].to(torch.int32))
+            hidden = self._model.forward(ids, fields.positions, placed, key.many)
+            broken.copy_(hidden.float().sum(dim=-1).isnan())
+            logits = self._model.logits(hidden[fields.last])
+            if key.scored:
+                self._room_for_logits()[:rows].copy_(logits)
+            if key.adjusted:
+                logits = self._adjusted().apply(logits, fields)
+            chosen = torch.empty(rows, dtype=torch.int64, device=logits.device)
+            highest = torch.empty(rows, dtype=torch.float32, device=logits.device)
+            self._chooser.choose(logits, fields, chosen, highest)
+            tokens.copy_(chosen)
+            errors.copy_(highest.isnan() * 1 + (highest == float("-inf")) * 2)  # places in _ERRORS
+            if key.adjusted:
+                self._adjusted().count(chosen, fields)
+            # Last, and without an allocation: who runs this again for want of memory finds the pool as it was.
+            self._pool.index_copy_(0, fields.into, chosen)
+            keep(hidden)
+
+        return work
+
+    def _adjusted(self) -> Adjustments:
+        assert self._adjustments is not None, "nobody asked for penalties"
+        return self._adjustments
+
+    def _room_for_logits(self) -> torch.Tensor:
+        if self._logits is None:
+            shape = (self._most.rows, self._model.spec.vocab_size)
+            self._logits = torch.empty(shape, dtype=torch.float32, device=self._device.device)
+        return self._logits
+
+    def _keep_logits(self, part: _Part) -> None:
+        """Of the rows whose scores are asked for: the next step writes where they lie now."""
+        asked = [
+            i for i, row in enumerate(part.rows) if row.sample and part.slots[i].sampling.logprobs is not None
+        ]
+        self._device.run(lambda: part.logits.extend(self._room_for_logits()[i].clone() for i in asked))
+
+    def _slot(self, row: Row) -> _Slot:
+        slot = self._slots[row.slot]
+        assert slot is not None, f"slot {row.slot} was never admitted"
+        return slot
+
+    # ------------------------------------------------------------------ collect
+
+    def collect(self, flight: Flight) -> StepResult:
+        """Wait for the step and read what it made."""
+        found: dict[int, list[Outcome]] = {}
+        with torch.inference_mode():
+            for part in flight.parts:
+                self._device.wait(part.end)
+                for row, outcome in zip(part.rows, self._outcomes(part), strict=True):
+                    found.setdefault(row.slot, []).append(outcome)
+        return StepResult(
+            flight.plan.step,
+            tuple(_joined(found[row.slot]) for row in flight.plan.rows),
+            sum(self._device.elapsed_ms(part.begin, part.end) for part in flight.parts),
+            usual=len(flight.parts) == 1 and flight.parts[0].usual,
+            fits=flight.fits,
+        )
+
+    def _outcomes(self, part: _Part) -> list[Outcome]:
+        rows, tokens = part.key.rows, part.key.tokens
+        results = part.turn.results.numpy()[: _results_size(part.key)].view(np.int32)
+        chosen, errors, broken = results[:rows], results[rows : 2 * rows], results[2 * rows :][:tokens]
+        logits = iter(part.logits)
+        made = []
+        for i, row in enumerate(part.rows):
+            slot, first = part.slots[i], part.first(i)
+            here = slice(first, first + row.count)
+            score: TokenLogprob | None = None
+            error, token = _ERRORS[errors[i]] if row.sample else "", int(chosen[i]) if row.sample else -1
+            if broken[here].any():
+                error = NOT_A_NUMBER
+                # Whoever gets these blocks next reads what it has not filled yet with weight 0, and 0 times NaN is NaN.
+                places = [torch.from_numpy(group[here].copy()) for group in part.places]
+                self._device.run(lambda places=places: self._model.clear(places))  # type: ignore[misc]
+            if row.sample and slot.sampling.logprobs is not None:
+                own = self._device.read(next(logits))
+                if not error:
+                    score = scores(own[None], [token], [slot.sampling.logprobs])[0]
+            targets = row.targets if not error else ()
+            prompt = self._score_prompt(targets, part.hidden[0][here], slot) if targets else ()
+            made.append(Outcome(-1 if error else token, score, prompt, error))
+        return made
+
+    def _score_prompt(
+        self, targets: tuple[int, ...], hidden: torch.Tensor, slot: _Slot
+    ) -> tuple[TokenLogprob, ...]:
+        """The logprobs of a prompt's own tokens."""
+        top = slot.sampling.prompt_logprobs or 0
+        found: list[TokenLogprob] = []
+        for begin in range(0, len(targets), SCORED_AT_ONCE):
+            part = targets[begin : begin + SCORED_AT_ONCE]
+            logits: list[torch.Tensor] = []
+            rows = hidden[begin : begin + len(part)]
+            self._device.run(lambda rows=rows, out=logits: out.append(self._model.logits(rows)))  # type: ignore[misc]
+            self._device.wait(self._device.mark())
+            found += scores(self._device.read(logits[0]), part, [top] * len(part))
+        return tuple(found)
+
+    # ------------------------------------------------------------------ before the first request
+
+    def measure(self, tokens: int) -> float:
+        """Milliseconds of a step of `tokens` prompt tokens of nobody, written where a later step writes anyway: what
+        the step-time model knows before the first request."""
+        admission = Admission(0, Sampling(max_tokens=1, temperature=0.0), (), ())
+        row = Row("", 0, 0, 0, 0, tokens, (0,) * tokens, sample=True)
+        plan = StepPlan(0, (row,), (admission,), (), 0, tokens, tokens, tokens, 0, 0.0)
+        return self.collect(self.launch(plan)).step_ms
+
+
+def _results_size(key: Key) -> int:
+    """Bytes of what comes back: tokens and errors by row, and whether a token's hidden state is broken."""
+    return 4 * (2 * key.rows + key.tokens)
+
+
+def _halves(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[Row, ...]] | None:
+    """The same work in two steps, or None where it cannot be less."""
+    longest = max(rows, key=lambda row: row.count)
+    if longest.count > 1:
+        count = longest.count // 2
+        replace = msgspec.structs.replace
+        first = replace(
+            longest, count=count, tokens=longest.tokens[:count], targets=longest.targets[:count], sample=False
+        )
+        second = replace(
+            longest, start=longest.start + count, count=longest.count - count, tokens=longest.tokens[count:],
+            targets=longest.targets[count:],
+        )  # fmt: skip
+        return tuple(first if row is longest else row for row in rows), (second,)
+    if len(rows) == 1:
+        return None
+    return rows[: len(rows) // 2], rows[len(rows) // 2 :]
+
+
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    """Of the parts of a row, in order."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    error = next((each.error for each in outcomes if each.error), "")
+    prompt = tuple(score for each in outcomes for score in each.prompt_logprobs)
+    return Outcome(outcomes[-1].token, outcomes[-1].logprob, prompt, error)

@@ -1,0 +1,112 @@
+"""When does what happen on a device? Its stream, events, pinned memory and graphs: all of it is here.
+
+A device takes work in order and returns at once; it works while the CPU plans the next step. `wait` is the only place
+where the CPU waits for it. Until a mark that was made later has been waited for, host memory that was given to `upload`
+or `download` belongs to the device: the CPU neither writes the one nor believes the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+Work = Callable[[], None]
+
+
+class Device(Protocol):
+    device: torch.device
+
+    def host(self, size: int) -> torch.Tensor:
+        """So many bytes of host memory that the device reads and writes by itself, uint8."""
+
+    def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy `source`, which lies in `host` memory, to the device."""
+
+    def download(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy to `target`, which lies in `host` memory."""
+
+    def run(self, work: Work) -> None:
+        """Work that only launches kernels and never looks at what they make."""
+
+    def capture(self, work: Work) -> Any:
+        """A graph of what `work` would launch; nothing is computed. What it allocates is the graph's own, and may be given to
+        the next graph that runs."""
+
+    def replay(self, graph: Any) -> None: ...
+
+    def mark(self) -> Any:
+        """A point in the order of work."""
+
+    def wait(self, mark: Any) -> None:
+        """Until all work before the mark is done."""
+
+    def elapsed_ms(self, begin: Any, end: Any) -> float:
+        """Between two marks that were waited for."""
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """On the CPU, once all work that was given so far is done."""
+
+    def release(self) -> None:
+        """Give memory back that is kept for later."""
+
+
+class CudaDevice:
+    """NVIDIA's, and AMD's under the same names. One stream computes; copies of a step's few kilobytes go in it, too."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def host(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+
+    def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self.run(lambda: _copy(source, target))
+
+    def download(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self.run(lambda: _copy(source, target))
+
+    def run(self, work: Work) -> None:
+        with torch.cuda.stream(self._stream):
+            work()
+
+    def capture(self, work: Work) -> torch.cuda.CUDAGraph:
+        # Not by `torch.cuda.graph`, which waits for the device and empties caches: others are being served meanwhile.
+        # Thread-local: what another thread does (a copy, an allocation) neither breaks this capture nor gets into it.
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        return graph
+
+    def replay(self, graph: torch.cuda.CUDAGraph) -> None:
+        with torch.cuda.stream(self._stream):
+            graph.replay()
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True, blocking=True)  # who waits sleeps
+        event.record(self._stream)
+        return event
+
+    def wait(self, mark: torch.cuda.Event) -> None:
+        mark.synchronize()
+
+    def elapsed_ms(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return begin.elapsed_time(end)
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.stream(self._stream):
+            return tensor.cpu()
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source, non_blocking=True)

@@ -1,0 +1,177 @@
+"""A device without one: it does what it is told when somebody waits for it, and no earlier.
+
+So whoever changes host memory that an upload has not read yet, or reads what a download has not written, gets the wrong
+numbers, as on a GPU. A captured graph is a list of the operations that were seen, played again on the same memory; an
+operation that looks at its numbers cannot be captured. Memory can run out, or the device be lost, at any call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+POISON = 0xA5
+_LOOKING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal")
+
+
+class Lost(RuntimeError):
+    """As torch says it when a GPU is gone."""
+
+
+class FakeDevice:
+    device = torch.device("cpu")
+
+    def __init__(self, fails: Callable[[str], str | None] = lambda site: None) -> None:
+        """`fails(site)` is asked at each call that takes memory or reaches the device: None, "out of memory" or "lost"."""
+        self._fails = fails
+        self._queue: deque[Callable[[], None]] = deque()
+        self._given = self._done = 0
+        self.captures = self.replays = self.ahead = 0  # `ahead`: the most work that waited to be done
+
+    def host(self, size: int) -> torch.Tensor:
+        self._site("host")
+        return torch.full((size,), POISON, dtype=torch.uint8)
+
+    def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._site("upload")
+        self._give(lambda: _copy(source, target))
+
+    def download(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._site("download")
+        target.fill_(POISON)
+        self._give(lambda: _copy(source, target))
+
+    def run(self, work: Callable[[], None]) -> None:
+        failing = self._fails("run")
+        if failing == "out of memory":
+            # A GPU runs out in the middle: what was launched before that is computed.
+            self._give(lambda: _half_of(work))
+        self._raise(failing)
+        self._give(work)
+
+    def capture(self, work: Callable[[], None]) -> list[Callable[[], None]]:
+        self._site("capture")
+        self.captures += 1
+        self.wait(self.mark())  # to see the operations they are done here, so their numbers are to be there
+        with _Recorder() as recorder:
+            work()
+        recorder.undo()
+        return recorder.steps
+
+    def replay(self, graph: list[Callable[[], None]]) -> None:
+        self._site("replay")
+        self.replays += 1
+        for step in graph:
+            self._give(step)
+
+    def mark(self) -> int:
+        return self._given
+
+    def wait(self, mark: int) -> None:
+        self._site("wait")
+        while self._done < mark:
+            self._queue.popleft()()
+            self._done += 1
+
+    def elapsed_ms(self, begin: int, end: int) -> float:
+        assert self._done >= end
+        return 30.0
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.wait(self.mark())
+        return tensor.clone()
+
+    def release(self) -> None:
+        pass
+
+    def _give(self, work: Callable[[], None]) -> None:
+        self._queue.append(work)
+        self._given += 1
+        self.ahead = max(self.ahead, len(self._queue))
+
+    def _site(self, name: str) -> None:
+        self._raise(self._fails(name))
+
+    @staticmethod
+    def _raise(failing: str | None) -> None:
+        if failing == "out of memory":
+            raise torch.OutOfMemoryError("no memory, it is pretended")
+        if failing == "lost":
+            raise Lost("CUDA error: the device is gone, it is pretended")
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source)
+
+
+class _Enough(Exception):
+    pass
+
+
+def _half_of(work: Callable[[], None]) -> None:
+    """Its first operations, then none."""
+
+    class Few(TorchDispatchMode):
+        left = 12
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise _Enough
+            return func(*args, **(kwargs or {}))
+
+    with contextlib.suppress(_Enough), Few():
+        work()
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps what is done, and undoes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Callable[[], None]] = []
+        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__.split(".")[0]
+        assert name not in _LOOKING, f"a captured step looks at the device: {name}"
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self._before.append((value, value.clone()))
+        made = func(*args, **kwargs)
+        # What is new is computed into its old place again; what shares memory with an argument is a view, or done in place.
+        given = {_memory(leaf) for leaf in _tensors((args, kwargs))}
+        fresh = [(i, leaf) for i, leaf in enumerate(_tensors(made)) if _memory(leaf) not in given]
+
+        def again() -> None:
+            result = _tensors(func(*args, **kwargs))
+            for i, old in fresh:
+                old.copy_(result[i])
+
+        self.steps.append(again)
+        return made
+
+    def kernel(self, launch: Callable[[], None], tensors: Iterator[torch.Tensor]) -> None:
+        """One launch of a kernel that torch does not see."""
+        self._before += [(tensor, tensor.clone()) for tensor in tensors]
+        launch()
+        self.steps.append(launch)
+
+    def undo(self) -> None:
+        for tensor, before in reversed(self._before):
+            tensor.copy_(before)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
