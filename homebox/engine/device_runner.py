@@ -12,7 +12,6 @@ Where memory for a step is short, it is computed in halves, with the same result
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -46,6 +45,7 @@ from homebox.kernels.device import Device
 from homebox.model.spec import DecoderSpec
 from homebox.wire.frames import Sampling, TokenLogprob
 
+NO_ROOM = "the device has no memory left for {}: ask without them, or lower kv_memory"
 SCORED_AT_ONCE = 64  # tokens of a prompt whose logits are made together
 _ERRORS = ("", NOT_A_NUMBER, NOTHING_LEFT)
 
@@ -95,15 +95,19 @@ class _Slot:
         self.made = len(admission.output)  # with those that are not read back
         self.least = least_tokens(admission.sampling)
         self.adjusted = asks(admission.sampling)
+        self.refused = ""  # why it cannot be computed
+
+    @property
+    def scored(self) -> bool:
+        return self.sampling.logprobs is not None and not self.refused
 
 
 @dataclass
 class _Turn:
-    """Host memory of a step. `busy`: until then the device reads and writes it."""
+    """Host memory of a step, from its launch until it is collected."""
 
     numbers: torch.Tensor
     results: torch.Tensor
-    busy: Any = None
 
 
 @dataclass
@@ -118,7 +122,9 @@ class _Part:
     begin: Any
     end: Any = None
     usual: bool = True
-    logits: list[torch.Tensor] = field(default_factory=list)  # of the rows whose scores are asked for
+    logits: dict[int, torch.Tensor] = field(
+        default_factory=dict
+    )  # by row, in host memory, where scores are asked for
     hidden: list[torch.Tensor] = field(default_factory=list)  # where prompts are scored
 
     def first(self, row: int) -> int:
@@ -167,9 +173,10 @@ class DeviceRunner:
     def _make_buffers(self, size: int) -> None:
         self._layouts: dict[Key, tuple[Layout, Fields[torch.Tensor], torch.Tensor]] = {}
         self._numbers = torch.zeros(size, dtype=torch.uint8, device=self._device.device)
-        # Host memory in turn: what a step reads is free again once that step is done.
-        host, results = self._device.host, _results_size(self._most)
-        self._turns = deque(_Turn(host(size), host(results)) for _ in range(self._depth + 1))
+        self._turns = [self._new_turn() for _ in range(self._depth + 1)]
+
+    def _new_turn(self) -> _Turn:
+        return _Turn(self._device.host(len(self._numbers)), self._device.host(_results_size(self._most)))
 
     # ------------------------------------------------------------------ launch
 
@@ -200,10 +207,7 @@ class DeviceRunner:
             except torch.OutOfMemoryError:
                 halves = _halves(rows)
                 if halves is None:
-                    raise OutOfMemory(
-                        "the device has no memory left to compute a single token",
-                        hint="Lower kv_memory, or choose a smaller model.",
-                    ) from None
+                    raise _nothing_fits() from None
                 flight.fits = max(sum(row.count for row in half) for half in halves)
                 for half in halves:
                     self._launch_rows(flight, half, changes)
@@ -223,10 +227,7 @@ class DeviceRunner:
             grown = True
         if grown:
             self._settle()
-        turn = self._turns[0]
-        self._turns.rotate(-1)
-        if turn.busy is not None:
-            self._device.wait(turn.busy)
+        turn = self._turns.pop() if self._turns else self._new_turn()
         layout, fields, there = self._layout(key)
         numbers = turn.numbers.numpy()
         filled = layout.on_host(numbers)
@@ -241,20 +242,35 @@ class DeviceRunner:
             at, blocks = (self._numbers[a:b].view(torch.int64) for a, b in pairwise(begins[1:]))
             self._device.run(lambda: self._enter_changes(at, blocks))
         launched = _Part(rows, [self._slot(row) for row in rows], key, turn, filled.places, begin)
+        for i, row in enumerate(rows):
+            if row.sample and launched.slots[i].scored:
+                launched.logits[i] = self._device.host(4 * self._model.spec.vocab_size)
         work = self._work(key, fields, there)
         if padded(key.tokens) is None or any(row.targets for row in rows):
             self._device.run(lambda: work(launched.hidden.append))
         else:
             launched.usual = not self._graphs.run(key, work)
-        if key.scored:
-            self._keep_logits(launched)
+        # Nothing from here on takes memory: what has been computed is not computed again.
+        for i, host in launched.logits.items():
+            self._device.download(self._kept_logits()[i : i + 1].view(torch.uint8).view(-1), host)
         size = _results_size(key)
         self._device.download(self._results[:size], turn.results[:size])
-        launched.end = turn.busy = self._device.mark()
+        launched.end = self._device.mark()
         return launched
 
     def _enter_changes(self, at: torch.Tensor, blocks: torch.Tensor) -> None:
         self._device_tables.view(-1).index_copy_(0, at, blocks.to(torch.int32))
+
+    def _has_memory(self, work: Callable[[], None]) -> bool:
+        """Do this, with what can be given back if it must be; False where it does not fit all the same."""
+        for last in (False, True):
+            try:
+                work()
+                return True
+            except torch.OutOfMemoryError:
+                if not last:
+                    self._settle()
+        return False
 
     def _settle(self) -> None:
         """Give back what is not needed: graphs, and what the allocator keeps for later."""
@@ -264,10 +280,20 @@ class DeviceRunner:
 
     def _admit(self, admission: Admission, flight: Flight) -> None:
         slot = self._slots[admission.slot] = _Slot(admission)
-        if slot.adjusted:
-            if self._adjustments is None:
-                self._adjustments = Adjustments(self._device, self._spare, self._model.spec.vocab_size)
-            flight.held.append(self._adjustments.admit(admission))
+        if slot.adjusted and not self._has_memory(lambda: self._admit_adjusted(admission, flight)):
+            slot.adjusted, slot.refused = False, NO_ROOM.format("penalties and biases")
+        if admission.sampling.logprobs is not None and not self._has_memory(self._make_room_for_logits):
+            slot.refused = NO_ROOM.format("logprobs")
+
+    def _admit_adjusted(self, admission: Admission, flight: Flight) -> None:
+        if self._adjustments is None:
+            self._adjustments = Adjustments(self._device, self._spare, self._model.spec.vocab_size)
+        flight.held.append(self._adjustments.admit(admission))
+
+    def _make_room_for_logits(self) -> None:
+        if self._logits is None:
+            shape = (self._most.rows, self._model.spec.vocab_size)
+            self._logits = torch.empty(shape, dtype=torch.float32, device=self._device.device)
 
     def _key(self, rows: tuple[Row, ...], tokens: int, many: bool) -> Key:
         sampled = [self._slot(row) for row in rows if row.sample]
@@ -277,7 +303,7 @@ class DeviceRunner:
             groups=self._groups,
             many=many,
             adjusted=any(slot.adjusted for slot in sampled),
-            scored=any(slot.sampling.logprobs is not None for slot in sampled),
+            scored=any(slot.scored for slot in sampled),
         )
 
     def _layout(self, key: Key) -> tuple[Layout, Fields[torch.Tensor], torch.Tensor]:
@@ -328,7 +354,7 @@ class DeviceRunner:
             broken.copy_(hidden.float().sum(dim=-1).isnan())
             logits = self._model.logits(hidden[fields.last])
             if key.scored:
-                self._room_for_logits()[:rows].copy_(logits)
+                self._kept_logits()[:rows].copy_(logits)
             if key.adjusted:
                 logits = self._adjusted().apply(logits, fields)
             chosen = torch.empty(rows, dtype=torch.int64, device=logits.device)
@@ -344,22 +370,13 @@ class DeviceRunner:
 
         return work
 
+    def _kept_logits(self) -> torch.Tensor:
+        assert self._logits is not None, "nobody asked for scores"
+        return self._logits
+
     def _adjusted(self) -> Adjustments:
         assert self._adjustments is not None, "nobody asked for penalties"
         return self._adjustments
-
-    def _room_for_logits(self) -> torch.Tensor:
-        if self._logits is None:
-            shape = (self._most.rows, self._model.spec.vocab_size)
-            self._logits = torch.empty(shape, dtype=torch.float32, device=self._device.device)
-        return self._logits
-
-    def _keep_logits(self, part: _Part) -> None:
-        """Of the rows whose scores are asked for: the next step writes where they lie now."""
-        asked = [
-            i for i, row in enumerate(part.rows) if row.sample and part.slots[i].sampling.logprobs is not None
-        ]
-        self._device.run(lambda: part.logits.extend(self._room_for_logits()[i].clone() for i in asked))
 
     def _slot(self, row: Row) -> _Slot:
         slot = self._slots[row.slot]
@@ -376,6 +393,8 @@ class DeviceRunner:
                 self._device.wait(part.end)
                 for row, outcome in zip(part.rows, self._outcomes(part), strict=True):
                     found.setdefault(row.slot, []).append(outcome)
+                if len(part.turn.numbers) == len(self._numbers):
+                    self._turns.append(part.turn)
         return StepResult(
             flight.plan.step,
             tuple(_joined(found[row.slot]) for row in flight.plan.rows),
@@ -388,22 +407,21 @@ class DeviceRunner:
         rows, tokens = part.key.rows, part.key.tokens
         results = part.turn.results.numpy()[: _results_size(part.key)].view(np.int32)
         chosen, errors, broken = results[:rows], results[rows : 2 * rows], results[2 * rows :][:tokens]
-        logits = iter(part.logits)
         made = []
         for i, row in enumerate(part.rows):
             slot, first = part.slots[i], part.first(i)
             here = slice(first, first + row.count)
             score: TokenLogprob | None = None
             error, token = _ERRORS[errors[i]] if row.sample else "", int(chosen[i]) if row.sample else -1
+            error = slot.refused or error
             if broken[here].any():
                 error = NOT_A_NUMBER
                 # Whoever gets these blocks next reads what it has not filled yet with weight 0, and 0 times NaN is NaN.
                 places = [torch.from_numpy(group[here].copy()) for group in part.places]
                 self._device.run(lambda places=places: self._model.clear(places))  # type: ignore[misc]
-            if row.sample and slot.sampling.logprobs is not None:
-                own = self._device.read(next(logits))
-                if not error:
-                    score = scores(own[None], [token], [slot.sampling.logprobs])[0]
+            if i in part.logits and not error:
+                own = part.logits[i].view(torch.float32)[None]
+                score = scores(own, [token], [slot.sampling.logprobs or 0])[0]
             targets = row.targets if not error else ()
             prompt = self._score_prompt(targets, part.hidden[0][here], slot) if targets else ()
             made.append(Outcome(-1 if error else token, score, prompt, error))
@@ -417,12 +435,20 @@ class DeviceRunner:
         found: list[TokenLogprob] = []
         for begin in range(0, len(targets), SCORED_AT_ONCE):
             part = targets[begin : begin + SCORED_AT_ONCE]
-            logits: list[torch.Tensor] = []
             rows = hidden[begin : begin + len(part)]
-            self._device.run(lambda rows=rows, out=logits: out.append(self._model.logits(rows)))  # type: ignore[misc]
-            self._device.wait(self._device.mark())
-            found += scores(self._device.read(logits[0]), part, [top] * len(part))
+            found += scores(self._logits_of(rows), part, [top] * len(part))
         return tuple(found)
+
+    def _logits_of(self, hidden: torch.Tensor) -> torch.Tensor:
+        """On the CPU, at once."""
+        made: list[torch.Tensor] = []
+        if not self._has_memory(lambda: self._device.run(lambda: made.append(self._model.logits(hidden)))):
+            if len(hidden) == 1:
+                raise _nothing_fits()
+            half = len(hidden) // 2
+            return torch.cat((self._logits_of(hidden[:half]), self._logits_of(hidden[half:])))
+        self._device.wait(self._device.mark())
+        return self._device.read(made[0])
 
     # ------------------------------------------------------------------ before the first request
 
@@ -433,6 +459,13 @@ class DeviceRunner:
         row = Row("", 0, 0, 0, 0, tokens, (0,) * tokens, sample=True)
         plan = StepPlan(0, (row,), (admission,), (), 0, tokens, tokens, tokens, 0, 0.0)
         return self.collect(self.launch(plan)).step_ms
+
+
+def _nothing_fits() -> OutOfMemory:
+    return OutOfMemory(
+        "the device has no memory left to compute a single token",
+        hint="Lower kv_memory, or choose a smaller model.",
+    )
 
 
 def _results_size(key: Key) -> int:

@@ -32,6 +32,7 @@ class FakeDevice:
         self._fails = fails
         self._queue: deque[Callable[[], None]] = deque()
         self._given = self._done = 0
+        self.after = 12  # operations that are done before memory runs out
         self.captures = self.replays = self.ahead = 0  # `ahead`: the most work that waited to be done
 
     def host(self, size: int) -> torch.Tensor:
@@ -51,7 +52,7 @@ class FakeDevice:
         failing = self._fails("run")
         if failing == "out of memory":
             # A GPU runs out in the middle: what was launched before that is computed.
-            self._give(lambda: _half_of(work))
+            self._give(lambda: _begin(work, self.after))
         self._raise(failing)
         self._give(work)
 
@@ -114,11 +115,11 @@ class _Enough(Exception):
     pass
 
 
-def _half_of(work: Callable[[], None]) -> None:
+def _begin(work: Callable[[], None], operations: int) -> None:
     """Its first operations, then none."""
 
     class Few(TorchDispatchMode):
-        left = 12
+        left = operations
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.left -= 1

@@ -52,9 +52,10 @@ class NullDeviceModel:
         self.windows, self.block_size = windows, block_size
         # Of each group, one token a cell, and a spare cell for padding.
         self.memory = [torch.full((blocks * block_size + 1,), 10_000) for _ in windows]
-        self.moves = 0
+        self.moves = self.tokens = 0
 
     def work(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, bool]:
+        self.tokens = int(counts.sum())
         items = np.zeros((len(counts), ITEM), np.int32)
         return items, np.zeros((len(self.windows), 3, 2), np.int32), bool((counts > _MANY).any())
 

@@ -3,6 +3,7 @@ every text is the one that its prompt determines."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from homebox.engine.blocks import KVSpace
 from homebox.engine.device_runner import DeviceRunner
 from homebox.engine.scheduler import Limits, Scheduler
+from homebox.wire.frames import Progress, Sampling, Submit
 from tests.engine import null_device
-from tests.engine.fake_device import FakeDevice
+from tests.engine.fake_device import FakeDevice, Lost
 from tests.engine.null_device import Greedy, NullDeviceModel
 from tests.engine.test_scheduler_storm import BLOCK, CONTEXT, GROUPS, House, live_through
 
@@ -27,13 +29,16 @@ class DeviceHouse(House):
         self.space = KVSpace(self.groups, [self.blocks] * len(self.groups), BLOCK, self.hash_key)
         limits = Limits(CONTEXT, max_running=SLOTS, max_chunk_tokens=CHUNK, horizon_tokens=6)
         self.scheduler = Scheduler(limits, self.space)
-        self.device = FakeDevice()
+        self.device = FakeDevice(self.fails)
         windows = tuple(group.window for group in self.groups)
-        model = NullDeviceModel(windows, self.blocks, BLOCK, CONTEXT)
+        self.model = model = NullDeviceModel(windows, self.blocks, BLOCK, CONTEXT)
         self.runner: Any = DeviceRunner(
             self.device, model, Greedy(), slots=SLOTS, chunk=CHUNK, depth=self.depth
         )
         self.flights = deque()
+
+    def fails(self, site: str) -> str | None:
+        return None
 
     def _count(self) -> None:
         self.preemptions += self.scheduler.preemptions
@@ -47,6 +52,127 @@ class DeviceHouse(House):
 @pytest.mark.parametrize("groups", [GROUPS[:1], GROUPS], ids=["full", "with a window"])
 def test_every_promise_holds_in_a_storm_on_a_device(depth: int, groups: list[Any]) -> None:
     house = DeviceHouse(depth, blocks=20, hash_key=hash, groups=groups)
-    live_through(house, random.Random(depth), 2000)
-    assert house.preemptions > 0 and house.hits > 0 and len(house.ended) > 60, "the storm was a breeze"
+    live_through(house, random.Random(depth), 700)
+    assert house.preemptions > 0 and house.hits > 0 and len(house.ended) > 30, "the storm was a breeze"
     assert house.device.captures > 3 and house.device.replays > 50
+
+
+class Tight(DeviceHouse):
+    """Memory is there for so many tokens at once, and no more."""
+
+    MOST = 8
+
+    def fails(self, site: str) -> str | None:
+        return (
+            "out of memory"
+            if site in ("run", "capture", "replay") and self.model.tokens > self.MOST
+            else None
+        )
+
+
+class Unlucky(DeviceHouse):
+    """Memory runs out for a moment, or the device is lost, now and then and anywhere."""
+
+    def __init__(self, failing: str, seed: int, **house: Any) -> None:
+        self.failing, self.odds, self.failed, self.just_failed = failing, random.Random(seed), 0, False
+        self.lost, self.often = 0, 0.1 if failing == "out of memory" else 0.02
+        super().__init__(**house)
+
+    def _start(self) -> None:
+        self.armed = False
+        super()._start()
+        self.armed = True
+
+    def fails(self, site: str) -> str | None:
+        # What has been given already needs no memory.
+        spared = ("upload", "download", "replay", "wait") if self.failing == "out of memory" else ()
+        if not self.armed or site in spared or self.odds.random() > self.often or self.just_failed:
+            self.just_failed = False  # a moment later there is memory again
+            return None
+        self.failed += 1
+        self.just_failed = True
+        return self.failing
+
+    def launch(self) -> None:
+        try:
+            super().launch()
+        except Lost:
+            self.lost += 1
+            self.crash()
+
+    def collect(self) -> None:
+        try:
+            super().collect()
+        except Lost:
+            self.lost += 1
+            self.crash()
+
+
+def test_where_memory_is_short_steps_become_smaller_and_nothing_else_changes() -> None:
+    house = Tight(2, blocks=20, hash_key=hash, groups=GROUPS)
+    live_through(house, random.Random(5), 400)
+    assert house.scheduler.limits.max_chunk_tokens < CHUNK, "the scheduler was meant to be told"
+    assert len(house.ended) > 20 and "error" not in house.ended.values()
+
+
+@pytest.mark.parametrize("failing", ["out of memory", "lost"])
+def test_a_fault_anywhere_loses_no_answer(failing: str) -> None:
+    house = Unlucky(failing, seed=4, depth=2, blocks=20, hash_key=hash, groups=GROUPS)
+    live_through(house, random.Random(6), 500)
+    assert house.failed > 10 and len(house.ended) > 20 and "error" not in house.ended.values()
+    assert (house.lost > 10) == (failing == "lost"), (
+        "who is short of memory for a moment goes on; who is lost starts anew"
+    )
+
+
+class FailsOnce(DeviceHouse):
+    """At the n-th place that takes memory, once, so many operations after its work began."""
+
+    def __init__(self, place: int, after: int) -> None:
+        self.left, self.at, self.after = place, "", after
+        super().__init__(2, blocks=20, hash_key=hash, groups=GROUPS[:1])
+
+    def _start(self) -> None:
+        super()._start()
+        self.device.after = self.after
+
+    def fails(self, site: str) -> str | None:
+        if site not in ("host", "run", "capture"):
+            return None
+        self.left -= 1
+        if self.left == 0:
+            self.at = site
+            return "out of memory"
+        return None
+
+    def _take(self, progress: list[Progress]) -> None:
+        for p in progress:  # the run without a fault says what is right
+            self.received[p.id] += p.tokens
+            if p.finish:
+                self._end(p.id, p.finish)
+
+    def answers(self) -> dict[str, list[int]]:
+        """To requests that ask for all that takes memory."""
+        wishes: list[dict[str, Any]] = [
+            {}, {"presence_penalty": 5.0, "repetition_penalty": 1.5}, {"logprobs": 2}, {"prompt_logprobs": 1},
+        ]  # fmt: skip
+        for i, wish in enumerate(wishes):
+            sampling = Sampling(max_tokens=8, temperature=0.0, end_tokens=(null_device.END,), **wish)
+            self.submit(Submit(f"r{i}", "abc"[i % 3], [(i * 7 + j) % 45 for j in range(3 + 9 * i)], sampling))
+            self.launch()
+        self.finish()
+        return self.received
+
+
+@pytest.mark.parametrize("after", [0, 1, 30])
+def test_memory_may_run_out_once_at_every_single_place(after: int) -> None:
+    right = FailsOnce(0, after).answers()
+    assert len(right["r1"]) > 3 and right["r1"] != right["r0"]
+    places: list[str] = []
+    for place in itertools.count(10):  # the first are the runner's own, before anybody is served
+        house = FailsOnce(place, after)
+        assert house.answers() == right, (place, house.at)
+        if house.left > 0:
+            break
+        places.append(house.at)
+    assert len(places) > 15 and set(places) == {"run", "capture", "host"}
