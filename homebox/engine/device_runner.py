@@ -40,7 +40,7 @@ from homebox.engine.numbers import (
 from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult
 from homebox.engine.sampler import NOT_A_NUMBER, NOTHING_LEFT, scores
 from homebox.errors import OutOfMemory
-from homebox.kernels.attention import Placed
+from homebox.kernels.attention import Placed, StepWork
 from homebox.kernels.device import Device
 from homebox.model.spec import DecoderSpec
 from homebox.wire.frames import Sampling, TokenLogprob
@@ -57,14 +57,13 @@ class DeviceModel(Protocol):
     windows: tuple[int | None, ...]
     block_size: int
 
-    def work(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, bool]:
-        """What attention has to do for these rows: `items`, `[.., 5]`; `spans`, `[groups, 3, 2]`; whether any is of many
-        queries."""
+    def work(self, starts: Ints, counts: Ints) -> StepWork:
+        """What attention has to do for these rows."""
 
-    def make_room(self, starts: Ints, counts: Ints) -> bool:
-        """Have what such a step needs beside the cache. True where it moved, and captured steps are not valid any more."""
+    def make_room(self, work: StepWork) -> bool:
+        """Have what that needs beside the cache. True where it moved, and captured steps are not valid any more."""
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, placed: Placed, many: bool) -> torch.Tensor:
+    def states(self, ids: torch.Tensor, positions: torch.Tensor, placed: Placed, many: bool) -> torch.Tensor:
         """Hidden states, `[tokens, hidden]`."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -217,10 +216,10 @@ class DeviceRunner:
     def _launch_part(self, rows: tuple[Row, ...], changes: Changes) -> _Part:
         starts = np.fromiter((row.start for row in rows), np.int32, len(rows))
         counts = np.fromiter((row.count for row in rows), np.int32, len(rows))
-        items, spans, many = self._model.work(starts, counts)
-        key = self._key(rows, int(counts.sum()), many)
-        size = Layout(key).size + aligned(items.nbytes) + 2 * changes.at.nbytes
-        grown = self._model.make_room(starts, counts)
+        todo = self._model.work(starts, counts)
+        key = self._key(rows, int(counts.sum()), todo.many)
+        size = Layout(key).size + aligned(todo.items.nbytes) + 2 * changes.at.nbytes
+        grown = self._model.make_room(todo)
         if size > len(self._numbers):
             self._settle()
             self._make_buffers(2 * size)
@@ -231,11 +230,11 @@ class DeviceRunner:
         layout, fields, there = self._layout(key)
         numbers = turn.numbers.numpy()
         filled = layout.on_host(numbers)
-        self._fill(filled, rows, spans)
+        self._fill(filled, rows, todo.spans)
         begins = [layout.size]
-        for part in (items, changes.at, changes.blocks):
+        for part in (todo.items, changes.at, changes.blocks):
             numbers[begins[-1] : begins[-1] + part.nbytes] = part.reshape(-1).view(np.uint8)
-            begins.append(begins[-1] + (aligned(part.nbytes) if part is items else part.nbytes))
+            begins.append(begins[-1] + (aligned(part.nbytes) if part is todo.items else part.nbytes))
         begin = self._device.mark()
         self._device.upload(turn.numbers[: begins[-1]], self._numbers[: begins[-1]])
         if len(changes.at):
@@ -350,7 +349,7 @@ class DeviceRunner:
 
         def work(keep: Callable[[torch.Tensor], None] = lambda hidden: None) -> None:
             ids = torch.where(fields.ids >= 0, fields.ids, self._pool[fields.pool].to(torch.int32))
-            hidden = self._model.forward(ids, fields.positions, placed, key.many)
+            hidden = self._model.states(ids, fields.positions, placed, key.many)
             broken.copy_(hidden.float().sum(dim=-1).isnan())
             logits = self._model.logits(hidden[fields.last])
             if key.scored:

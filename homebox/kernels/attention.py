@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 
@@ -128,10 +129,17 @@ class PagedCache:
         """Zero what was written for positions `start` .. `start + count - 1` of the sequence whose block table in
         a group is `tables[group]`, `[width]`."""
         positions = torch.arange(start, start + count)
+        self.clear_places(
+            [
+                t[positions // self.block_size].long() * self.block_size + positions % self.block_size
+                for t in tables
+            ]
+        )
+
+    def clear_places(self, places: Seq[torch.Tensor]) -> None:
+        """Zero these slots; `places[group]`: `[tokens]`."""
         for layer, group in enumerate(self.layer_groups):
-            slots = (
-                tables[group][positions // self.block_size] * self.block_size + positions % self.block_size
-            )
+            slots = places[group].to(self.k[layer].device)
             for part in (self.k, self.v, *((self.k_scales, self.v_scales) if self.kind else ())):
                 part[layer][slots] = 0
 
@@ -160,6 +168,16 @@ class Placed(NamedTuple):
     spans: tuple[torch.Tensor, ...]
     tables: tuple[torch.Tensor, ...]
     places: tuple[torch.Tensor, ...]
+
+
+class StepWork(NamedTuple):
+    """What attention has to do in a step: `items` and `spans` as in `Placed`, on the CPU, the spans `[groups, 3, 2]`; whether any
+    item is of many queries; how many parts of splits there are."""
+
+    items: np.ndarray
+    spans: np.ndarray
+    many: bool
+    parts: int
 
 
 class Cache(Protocol):

@@ -7,6 +7,7 @@ or `download` belongs to the device: the CPU neither writes the one nor believes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -106,6 +107,49 @@ class CudaDevice:
 
     def release(self) -> None:
         torch.cuda.empty_cache()
+
+
+class ImmediateDevice:
+    """A CPU: everything is done at once, and a graph is the work itself."""
+
+    device = torch.device("cpu")
+
+    def host(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        target.copy_(source)
+
+    def download(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        target.copy_(source)
+
+    def run(self, work: Work) -> None:
+        work()
+
+    def capture(self, work: Work) -> Work:
+        return work
+
+    def replay(self, graph: Work) -> None:
+        graph()
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def wait(self, mark: float) -> None:
+        pass
+
+    def elapsed_ms(self, begin: float, end: float) -> float:
+        return (end - begin) * 1e3
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    def release(self) -> None:
+        pass
+
+
+def device_for(device: torch.device) -> Device:
+    return ImmediateDevice() if device.type == "cpu" else CudaDevice(device)
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:

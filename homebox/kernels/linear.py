@@ -33,6 +33,17 @@ class PlainLinear:
         return torch.nn.functional.linear(x, self._weight, self._bias)
 
 
+class SideBySide:
+    """Several weights of the same inputs, stored each in its own way."""
+
+    def __init__(self, parts: list[Linear]) -> None:
+        self._parts = parts
+        self.nbytes = sum(part.nbytes for part in parts)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(x) for part in self._parts], dim=-1)
+
+
 class PackedLinear:
     """fp32 on a CPU through oneDNN, by the operators that torch's own compiler emits for frozen weights."""
 

@@ -22,7 +22,7 @@ from homebox.formats.safetensors import Folder, open_folder
 from homebox.kernels.cpu.memory import Arena
 from homebox.kernels.cpu.weights import Packed, pack
 from homebox.kernels.grouped import Grouped, quantise
-from homebox.kernels.linear import Linear, linear
+from homebox.kernels.linear import Linear, PlainLinear, SideBySide, linear
 from homebox.model.decoder import Decoder, LayerWeights, Weights
 from homebox.model.dequantise import dequantise, grouped, is_plain, plain
 from homebox.model.native import NativeLayer, NativeWeights, runs_natively
@@ -35,6 +35,11 @@ _KEPT_AT_8 = ("embed_tokens", "lm_head")
 
 # What meets these is rounded to 15 bits, not 8: there the rounding shows most in the next token (docs/decisions/024).
 _FINE = (*_KEPT_AT_8, "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+
+
+class DeviceWeights(NamedTuple):
+    spec: DecoderSpec
+    weights: Weights
 
 
 class NativeModel(NamedTuple):
@@ -103,6 +108,18 @@ def load_native(
         source.close()
 
 
+def load_for_device(
+    folder: Path, dtype: torch.dtype, device: torch.device, quantize: str, report: Report
+) -> DeviceWeights:
+    """For a GPU, one tensor after the other. `quantize` as for the native kernels, but that "none" makes `dtype` of it.
+    Raises BadFile where the folder holds no model that we can run."""
+    source = _open(folder)
+    try:
+        return DeviceWeights(source.spec, _build_for_device(source, dtype, device, quantize, report))
+    finally:
+        source.close()
+
+
 def weight_bytes(decoder: Decoder) -> int:
     """Bytes of all weights as they lie in memory."""
     w = decoder.weights
@@ -160,6 +177,97 @@ def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Rep
     norm = get("model.norm.weight", spec.hidden)
     report("weights", spec.layers, spec.layers)
     return Decoder(spec, Weights(embedding, layers, norm, head))
+
+
+def _build_for_device(
+    source: Source, dtype: torch.dtype, device: torch.device, quantize: str, report: Report
+) -> Weights:
+    from homebox.kernels.triton.linear import GroupedLinear  # a machine without a GPU need not have Triton
+
+    spec = source.spec
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+
+    def norm(name: str) -> torch.Tensor:
+        return source.get(f"{name}.weight", (spec.hidden,)).to(device=device, dtype=dtype)
+
+    def stored(name: str, out: int, inner: int) -> torch.Tensor | Grouped:
+        weight = source.weight(f"{name}.weight", (out, inner))
+        if quantize == "none":
+            return weight.dequantised() if isinstance(weight, Grouped) else weight
+        if quantize != "auto" and not isinstance(weight, Grouped):
+            return quantise(weight, 4 if quantize == "int4" and not name.endswith(_KEPT_AT_8) else 8)
+        return weight
+
+    def multiply(names: list[str], rows: list[int], inner: int, bias: bool = False) -> Linear:
+        """Several matrices as one where they are stored alike."""
+        parts = [stored(name, out, inner) for name, out in zip(names, rows, strict=True)]
+        biases = (
+            [source.get(f"{name}.bias", (out,)) for name, out in zip(names, rows, strict=True)]
+            if bias
+            else []
+        )
+        together = torch.cat(biases).to(device=device, dtype=dtype) if biases else None
+        groups = [part for part in parts if isinstance(part, Grouped)]
+        if len(groups) == len(parts) and len({part.bits for part in groups}) == 1:
+            return GroupedLinear(_stacked(groups), together, device)
+        if groups and len(parts) > 1:
+            each = together.split(rows) if together is not None else [None] * len(rows)
+            return SideBySide(
+                [
+                    GroupedLinear(part, its, device)
+                    if isinstance(part, Grouped)
+                    else PlainLinear(part.to(device=device, dtype=dtype), its)
+                    for part, its in zip(parts, each, strict=True)
+                ]
+            )
+        out = torch.empty(sum(rows), inner, dtype=dtype, device=device)
+        for place, part in zip(out.split(rows), parts, strict=True):
+            place.copy_(part.dequantised() if isinstance(part, Grouped) else part)
+        return PlainLinear(out, together)
+
+    layers = []
+    for i in range(spec.layers):
+        report("weights", i, spec.layers)
+        p = f"model.layers.{i}."
+        layers.append(
+            LayerWeights(
+                attention_norm=norm(f"{p}input_layernorm"),
+                qkv=multiply(
+                    [f"{p}self_attn.{x}_proj" for x in "qkv"], [q, kv, kv], spec.hidden, spec.attention_bias
+                ),
+                output=multiply([f"{p}self_attn.o_proj"], [spec.hidden], q, spec.attention_bias),
+                mlp_norm=norm(f"{p}post_attention_layernorm"),
+                gate_up=multiply(
+                    [f"{p}mlp.{x}_proj" for x in ("gate", "up")], [spec.mlp] * 2, spec.hidden, spec.mlp_bias
+                ),
+                down=multiply([f"{p}mlp.down_proj"], [spec.hidden], spec.mlp, spec.mlp_bias),
+            )
+        )
+    # Rows are looked up in the embedding, so it stays plain; the head of a tied model is quantised as the file has it.
+    whole = source.weight("model.embed_tokens.weight", (spec.vocab_size, spec.hidden))
+    embedding = (whole.dequantised() if isinstance(whole, Grouped) else whole).to(device=device, dtype=dtype)
+    head: Linear
+    if not spec.tied_head:
+        head = multiply(["lm_head"], [spec.vocab_size], spec.hidden)
+    elif isinstance(stored("model.embed_tokens", spec.vocab_size, spec.hidden), Grouped):
+        head = multiply(["model.embed_tokens"], [spec.vocab_size], spec.hidden)
+    else:
+        head = PlainLinear(embedding)
+    report("weights", spec.layers, spec.layers)
+    return Weights(embedding, layers, norm("model.norm"), head)
+
+
+def _stacked(parts: list[Grouped]) -> Grouped:
+    """Their rows as those of one weight."""
+    if len(parts) == 1:
+        return parts[0]
+    minimums = [part.minimums for part in parts if part.minimums is not None]
+    return Grouped(
+        parts[0].bits,
+        torch.cat([part.codes for part in parts]),
+        torch.cat([part.scales for part in parts]),
+        torch.cat(minimums) if minimums else None,
+    )
 
 
 def _build_native(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 POISON = 0xA5
@@ -60,7 +60,7 @@ class FakeDevice:
         self._site("capture")
         self.captures += 1
         self.wait(self.mark())  # to see the operations they are done here, so their numbers are to be there
-        with _Recorder() as recorder:
+        with _Recorder() as recorder, _launches_seen_by(recorder):
             work()
         recorder.undo()
         return recorder.steps
@@ -159,10 +159,11 @@ class _Recorder(TorchDispatchMode):
         self.steps.append(again)
         return made
 
-    def kernel(self, launch: Callable[[], None], tensors: Iterator[torch.Tensor]) -> None:
+    def kernel(self, launch: Callable[[], None], arguments: Any) -> None:
         """One launch of a kernel that torch does not see."""
-        self._before += [(tensor, tensor.clone()) for tensor in tensors]
-        launch()
+        with _disable_current_modes():
+            self._before += [(tensor, tensor.clone()) for tensor in _tensors(arguments)]
+            launch()
         self.steps.append(launch)
 
     def undo(self) -> None:
@@ -170,9 +171,29 @@ class _Recorder(TorchDispatchMode):
             tensor.copy_(before)
 
 
+@contextlib.contextmanager
+def _launches_seen_by(recorder: _Recorder) -> Iterator[None]:
+    """Triton's interpreter runs a kernel as one operation."""
+    try:
+        from triton.runtime.interpreter import GridExecutor
+    except ImportError:
+        yield
+        return
+    launch = GridExecutor.__call__
+
+    def seen(self: Any, *args: Any, **kwargs: Any) -> None:
+        recorder.kernel(lambda: launch(self, *args, **kwargs), (args, kwargs))
+
+    GridExecutor.__call__ = seen
+    try:
+        yield
+    finally:
+        GridExecutor.__call__ = launch
+
+
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from homebox.engine.numbers import ITEM, Fields, Ints
-from homebox.kernels.attention import Placed
+from homebox.kernels.attention import Placed, StepWork
 from tests.engine.null_model import END, VOCABULARY
 
 _PRIME = 65_521  # digests are exact in fp32
@@ -54,16 +54,16 @@ class NullDeviceModel:
         self.memory = [torch.full((blocks * block_size + 1,), 10_000) for _ in windows]
         self.moves = self.tokens = 0
 
-    def work(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, bool]:
+    def work(self, starts: Ints, counts: Ints) -> StepWork:
         self.tokens = int(counts.sum())
         items = np.zeros((len(counts), ITEM), np.int32)
-        return items, np.zeros((len(self.windows), 3, 2), np.int32), bool((counts > _MANY).any())
+        return StepWork(items, np.zeros((len(self.windows), 3, 2), np.int32), bool((counts > _MANY).any()), 0)
 
-    def make_room(self, starts: Ints, counts: Ints) -> bool:
+    def make_room(self, work: StepWork) -> bool:
         self.moves += 1
         return self.moves % 97 == 0
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, placed: Placed, many: bool) -> torch.Tensor:
+    def states(self, ids: torch.Tensor, positions: torch.Tensor, placed: Placed, many: bool) -> torch.Tensor:
         token = torch.arange(len(ids))[:, None]
         slot, _, first, count = placed.rows.long().unbind(dim=1)
         slots = (((token >= first) & (token < first + count)) * slot).sum(dim=1)

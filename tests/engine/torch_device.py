@@ -9,7 +9,7 @@ import torch
 
 from homebox.engine.numbers import ITEM, Fields, Ints
 from homebox.engine.runner import Runner
-from homebox.kernels.attention import BatchShape, Placed
+from homebox.kernels.attention import BatchShape, Placed, StepWork
 from homebox.kernels.reference import ReferenceAttention
 from homebox.kernels.sampling import ONE, REFERENCE
 from homebox.model.decoder import Decoder
@@ -27,13 +27,15 @@ class TorchDeviceModel:
         assert isinstance(decoder, Decoder) and isinstance(attention, ReferenceAttention)
         return TorchDeviceModel(decoder, attention)
 
-    def work(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, bool]:
-        return np.zeros((1, ITEM), np.int32), np.zeros((len(self.windows), 3, 2), np.int32), False
+    def work(self, starts: Ints, counts: Ints) -> StepWork:
+        return StepWork(
+            np.zeros((1, ITEM), np.int32), np.zeros((len(self.windows), 3, 2), np.int32), False, 0
+        )
 
-    def make_room(self, starts: Ints, counts: Ints) -> bool:
+    def make_room(self, work: StepWork) -> bool:
         return False
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, placed: Placed, many: bool) -> torch.Tensor:
+    def states(self, ids: torch.Tensor, positions: torch.Tensor, placed: Placed, many: bool) -> torch.Tensor:
         rows = placed.rows[placed.rows[:, 3] > 0]
         slots, starts, _, counts = (column.contiguous() for column in rows.unbind(dim=1))
         tokens = int(counts.sum())
@@ -46,9 +48,7 @@ class TorchDeviceModel:
         return self._decoder.logits(hidden)
 
     def clear(self, places: Sequence[torch.Tensor]) -> None:
-        cache = self._attention.cache
-        for layer, group in enumerate(cache.layer_groups):
-            cache.k[layer][places[group]] = cache.v[layer][places[group]] = 0
+        self._attention.cache.clear_places(places)
 
 
 class ReferenceChooser:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from homebox.kernels.attention import BatchShape, PagedCache, Placed
+from homebox.kernels.attention import BatchShape, PagedCache, Placed, StepWork
 from homebox.kernels.triton import enter, paged
 from homebox.kernels.triton.tuning import Attend, padded, tuning
-from homebox.kernels.triton.work import ITEM, Numbers, Work, cut
+from homebox.kernels.triton.work import ITEM, Numbers, cut
 
 
 class TritonAttention:
@@ -45,20 +45,28 @@ class TritonAttention:
 
     # ------------------------------------------------------------------ before a step
 
-    def cut(self, starts: Numbers, counts: Numbers, group: int) -> Work:
-        """The work of these rows in a group."""
-        return cut(
-            starts, counts, few_queries=self._few // self.shared, many_queries=self._many // self.shared,
-            split=self.sizes.split, window=self.windows[group],
-        )  # fmt: skip
+    def work(self, starts: Numbers, counts: Numbers) -> StepWork:
+        """What there is to do for these rows."""
+        works = [
+            cut(
+                starts, counts, few_queries=self._few // self.shared, many_queries=self._many // self.shared,
+                split=self.sizes.split, window=window,
+            )
+            for window in self.windows
+        ]  # fmt: skip
+        lists = [part for work in works for part in (work.few, work.many, work.joins)]
+        sizes = np.array([len(part) for part in lists], np.int32)
+        firsts = np.cumsum(sizes, dtype=np.int32) - sizes
+        return StepWork(
+            items=np.concatenate(lists).reshape(-1, ITEM),
+            spans=np.stack((firsts, sizes), axis=1).reshape(len(works), 3, 2),
+            many=any(len(work.many) for work in works),
+            parts=max(work.parts for work in works),
+        )
 
-    def most_items(self, tokens: int, rows: int, context: int) -> int:
-        """How many items `cut` makes of such a batch at most, joins among them."""
-        return rows * (context // self.sizes.split + 3) + tokens
-
-    def make_room(self, parts: int) -> bool:
-        """Have room for so many parts of splits. True if it moved: what was captured before has it at its old place."""
-        lanes = parts * self.kv_heads * self._few
+    def make_room(self, work: StepWork) -> bool:
+        """Have room for the parts of its splits. True if it moved: what was captured before has it at its old place."""
+        lanes = work.parts * self.kv_heads * self._few
         if lanes <= len(self._part_sums):
             return False
         self._parts = torch.empty(lanes, self.head_dim, dtype=torch.float32, device=self.device)
@@ -72,8 +80,7 @@ class TritonAttention:
     def plan(self, shape: BatchShape) -> None:
         starts, counts, slots = (part.numpy() for part in (shape.starts, shape.counts, shape.slots))
         tokens = np.cumsum(counts) - counts
-        works = [self.cut(starts, counts, group) for group in range(len(self.windows))]
-        items, spans = laid_out(works)
+        work = self.work(starts, counts)
         size = self.cache.block_size
         rows = np.repeat(np.arange(len(counts)), counts)
         positions = starts[rows] + np.arange(len(rows)) - tokens[rows]
@@ -81,17 +88,22 @@ class TritonAttention:
         for table in shape.tables:
             blocks = table.numpy()[slots[rows], positions // size].astype(np.int64)
             places.append(torch.from_numpy(blocks * size + positions % size).to(self.device))
-        self.make_room(max(work.parts for work in works))
+        self.make_room(work)
         placed = Placed(
             rows=self._upload(np.stack((slots, starts, tokens, counts), axis=1)),
-            items=self._upload(items),
-            spans=tuple(self._upload(span) for span in spans),
+            items=self._upload(work.items),
+            spans=tuple(self._upload(span) for span in work.spans),
             tables=tuple(table.to(self.device) for table in shape.tables),
             places=tuple(places),
         )
-        self.use(placed, any(len(work.many) for work in works))
+        self.use(placed, work.many)
 
     # ------------------------------------------------------------------ in a layer
+
+    def placed(self) -> tuple[Placed, bool]:
+        """The numbers in use, and whether an item of many queries can be among them."""
+        assert self._placed is not None, "no step was planned"
+        return self._placed, self._has_many
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         assert self._placed is not None
@@ -160,12 +172,3 @@ class TritonAttention:
 
     def _upload(self, numbers: Numbers) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers, np.int32)).to(self.device)
-
-
-def laid_out(works: list[Work]) -> tuple[Numbers, list[Numbers]]:
-    """The items of all groups behind each other, and of each group which are whose: `[3, 2]`, as in `Placed`."""
-    lists = [part for work in works for part in (work.few, work.many, work.joins)]
-    counts = np.array([len(part) for part in lists], np.int32)
-    firsts = np.cumsum(counts, dtype=np.int32) - counts
-    spans = np.stack((firsts, counts), axis=1).reshape(len(works), 3, 2)
-    return np.concatenate(lists).reshape(-1, ITEM), list(spans)

@@ -1,0 +1,1 @@
+"""What a GPU does with the engine: `scripts/gpu_check`."""

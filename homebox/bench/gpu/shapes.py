@@ -1,0 +1,77 @@
+"""Which models are measured? Shapes with random weights: how fast a model is does not depend on what it has learnt."""
+
+from __future__ import annotations
+
+import torch
+
+from homebox.kernels.grouped import GROUP, Bits, Grouped
+from homebox.kernels.linear import Linear, PlainLinear
+from homebox.kernels.triton.linear import GroupedLinear
+from homebox.model.decoder import LayerWeights, Weights
+from homebox.model.spec import DecoderSpec, Rope
+
+SHAPES: dict[str, DecoderSpec] = {
+    # Llama 3.1 8B
+    "8B": DecoderSpec(
+        "llama", 32, 4096, 32, 8, 128, 14336, 128_256, 131_072, 1e-5, Rope(theta=500_000.0), tied_head=False
+    ),
+    # Qwen3 0.6B, without its norms of heads
+    "0.6B": DecoderSpec("llama", 28, 1024, 16, 8, 128, 3072, 151_936, 40_960, 1e-6, tied_head=True),
+    "tiny": DecoderSpec("llama", 2, 64, 4, 2, 32, 96, 256, 512, 1e-5, tied_head=True),
+}
+
+
+def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.device) -> Weights:
+    """Random ones; `kind` is "dense", "int8" or "int4" (the head then has 8 bits)."""
+    generator = torch.Generator(device).manual_seed(1)
+    spread = 0.02
+
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=generator, dtype=dtype, device=device) * spread
+
+    def linear(rows: int, columns: int, bits: Bits | None = {"int4": 4, "int8": 8}.get(kind)) -> Linear:  # type: ignore[assignment]
+        if bits is None:
+            return PlainLinear(matrix(rows, columns))
+        return GroupedLinear(_grouped(rows, columns, bits, generator), None, device)
+
+    def norm() -> torch.Tensor:
+        return torch.ones(spec.hidden, dtype=dtype, device=device)
+
+    heads = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
+    layers = [
+        LayerWeights(
+            attention_norm=norm(),
+            qkv=linear(heads, spec.hidden),
+            output=linear(spec.hidden, spec.heads * spec.head_dim),
+            mlp_norm=norm(),
+            gate_up=linear(2 * spec.mlp, spec.hidden),
+            down=linear(spec.hidden, spec.mlp),
+        )
+        for _ in range(spec.layers)
+    ]
+    embedding = matrix(spec.vocab_size, spec.hidden)
+    head: Linear = PlainLinear(embedding)
+    if kind != "dense":
+        head = linear(spec.vocab_size, spec.hidden, 8)
+    elif not spec.tied_head:
+        head = linear(spec.vocab_size, spec.hidden)
+    return Weights(embedding, layers, norm(), head)
+
+
+def streamed_bytes(weights: Weights) -> int:
+    """What a step of one token reads of them: all but the embedding, of which it reads a row."""
+    parts = [part for layer in weights.layers for part in vars(layer).values()]
+    return sum(part.nbytes for part in [*parts, weights.norm, weights.head])
+
+
+def _grouped(rows: int, columns: int, bits: Bits, generator: torch.Generator) -> Grouped:
+    """Codes at random, with scales that make numbers of the size of a model's."""
+    device, groups = generator.device, columns // GROUP
+    scales = torch.full((rows, groups), 0.02 / (4 if bits == 4 else 64), dtype=torch.float16, device=device)
+    if bits == 8:
+        codes = torch.randint(
+            -127, 128, (rows, columns), generator=generator, dtype=torch.int8, device=device
+        )
+        return Grouped(8, codes, scales)
+    codes = torch.randint(0, 16, (rows, columns), generator=generator, dtype=torch.uint8, device=device)
+    return Grouped(4, codes, scales, scales * -7.5)

@@ -1,0 +1,31 @@
+"""The small operations of a layer, each in one launch, for tensors on a GPU."""
+
+from __future__ import annotations
+
+import torch
+
+from homebox.kernels.triton import rows
+from homebox.kernels.triton.tuning import padded
+
+_TURN = 1024  # values of a program
+
+
+def add_and_norm(
+    x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """RMSNorm of `x + added`, `[tokens, size]`; the sum stays in `x`. All contiguous."""
+    tokens, size = x.shape
+    normed = torch.empty_like(x)
+    rows.add_and_norm[(tokens,)](
+        x, x if added is None else added, weight, normed, eps, SIZE=size, PADDED=padded(size),
+        ADD=added is not None, num_warps=4 if size <= 2048 else 8,
+    )  # fmt: skip
+    return normed
+
+
+def silu_and_multiply(gate_up: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up` of `[tokens, 2 * size]`, contiguous: gates in the first half of a row."""
+    tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = gate_up.new_empty(tokens, size)
+    rows.silu_and_multiply[(tokens, -(-size // _TURN))](gate_up, out, SIZE=size, TURN=_TURN, num_warps=4)
+    return out
