@@ -21,7 +21,7 @@ BITS = 44
 ONE = 1 << BITS  # 2^19 of these are a sum that an int64 holds
 _MASK = (1 << 64) - 1
 _LEAST = -40.0  # e^_LEAST * ONE rounds to nothing
-_MOST = 1e300  # 1 / temperature stays a number
+MOST_INVERSE = 1e300  # 1 / temperature stays a number
 _LARGEST = torch.finfo(torch.float32).max
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 0.6931471803691238  # 32 bits, so that its product with a small whole number is exact
@@ -83,7 +83,7 @@ def uniform(seed: int, position: int) -> float:
 def weights(logits: torch.Tensor, highest: float, temperature: float) -> torch.Tensor:
     """Fixed-point weights, int64, of any logits of a row whose largest is `highest`. The exponential is Cody and
     Waite's reduction and the Taylor series, each step rounded once: native/sampling.cpp does the same steps."""
-    x = (logits.double() - min(highest, _LARGEST)) * min(1.0 / temperature, _MOST)
+    x = (logits.double() - min(highest, _LARGEST)) * min(1.0 / temperature, MOST_INVERSE)
     x = torch.where(x > _LEAST, x, _LEAST).clamp_(max=0.0)
     k = torch.round(x * _LOG2E)
     r = x.sub_(k * _LN2_HIGH).sub_(k * _LN2_LOW)

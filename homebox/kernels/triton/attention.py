@@ -118,9 +118,7 @@ class TritonAttention:
             num_warps=warps, num_stages=self.sizes.stages,
         )  # fmt: skip
 
-    def _plan(
-        self, shape: BatchShape, starts: np.ndarray, counts: np.ndarray, group: int
-    ) -> _Planned:
+    def _plan(self, shape: BatchShape, starts: np.ndarray, counts: np.ndarray, group: int) -> _Planned:
         work = cut(
             starts, counts, few_queries=self._few // self.shared, many_queries=self._many // self.shared,
             split=self.sizes.split, window=self.windows[group],

@@ -90,7 +90,9 @@ def variants() -> Iterator[Variant]:
                 "rows", "add_and_norm", ("*bf16", "*bf16", "*bf16", "*bf16", "fp32"),
                 {"SIZE": size, "PADDED": padded(size), "ADD": add}, {"num_warps": 4},
             )  # fmt: skip
-    yield Variant("rows", "silu_and_multiply", ("*bf16", "*bf16"), {"SIZE": 14336, "TURN": 1024}, {"num_warps": 4})
+    yield Variant(
+        "rows", "silu_and_multiply", ("*bf16", "*bf16"), {"SIZE": 14336, "TURN": 1024}, {"num_warps": 4}
+    )
     multiply = OTHERS.multiply
     for m in (16, 32, 64):
         constants = {"BIAS": False, "M": m, "N": multiply.outputs, "GROUPS": multiply.groups}
@@ -133,7 +135,9 @@ def compile_all(targets: list[str], processes: int) -> list[Compiled]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--targets", default=",".join(TARGETS), help="[%(default)s]")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="a line for each kernel and target")

@@ -28,7 +28,9 @@ class GroupedLinear:
             codes = (low | high << 4).reshape(self.outputs, self.inputs // 2)
         self.codes = codes.contiguous().to(device)
         self.scales = weight.scales.contiguous().to(device)
-        self.minimums = weight.minimums.contiguous().to(device) if weight.minimums is not None else self.scales
+        self.minimums = (
+            weight.minimums.contiguous().to(device) if weight.minimums is not None else self.scales
+        )
         self.bias = bias.to(device) if bias is not None else None
         self.sizes = sizes or tuning(device).multiply
         parts = [self.codes, self.scales, *([self.minimums] if self.bits == 4 else [])]

@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from homebox.kernels.triton.launch import kernel
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 # How keys and values are stored.
 AS_IS = tl.constexpr(0)
@@ -53,7 +55,7 @@ def dot(a, b):
     return tl.dot(a, b, input_precision="ieee")
 
 
-@triton.jit
+@kernel()
 def attend(
     queries,  # [tokens, heads, DIM]
     keys,  # [slots, kv_heads, DIM], as are the values
@@ -163,7 +165,7 @@ def attend(
         tl.store(part_sums + lane * 2 + 1, total)
 
 
-@triton.jit
+@kernel(num_warps=4)
 def join(
     joins,  # [joins, ITEM]: row, first query, queries, first part, parts; padded with rows of -1
     rows,
@@ -210,6 +212,4 @@ def join(
     heads = kv_heads * SHARED
     at = ((token + query).to(tl.int64) * heads + head * SHARED + m % SHARED)[:, None] * DIM + d[None, :]
     out = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(
-        output + at, out.to(output.dtype.element_ty), mask=(query < count)[:, None] & inside[None, :]
-    )
+    tl.store(output + at, out.to(output.dtype.element_ty), mask=(query < count)[:, None] & inside[None, :])

@@ -21,7 +21,13 @@ SLOTS = torch.tensor([3, 17, 18, 40, 0])
 
 
 def entered(
-    heads: int, kv_heads: int, dim: int, kind: KvKind, dtype: torch.dtype, norm: bool, slots: torch.Tensor = SLOTS
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    kind: KvKind,
+    dtype: torch.dtype,
+    norm: bool,
+    slots: torch.Tensor = SLOTS,
 ) -> tuple[torch.Tensor, PagedCache, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The kernel's queries and cache, and the queries, keys and values that are wanted, in fp32."""
     generator = torch.Generator().manual_seed(dim)
@@ -59,12 +65,16 @@ def test_it_is_the_same_as_one_step_after_the_other(heads: int, kv_heads: int, d
 def test_what_is_stored_in_8_bits_is_what_rounding_to_nearest_gives(kind: KvKind, dtype: torch.dtype) -> None:
     _, cache, _, k, v = entered(4, 2, 64, kind, dtype, norm=False)
     codes, scales = encode(v, kind)
-    assert torch.equal(numbers(cache.v[0][SLOTS], kind), numbers(codes, kind))  # values are only rounded: to the bit
+    assert torch.equal(
+        numbers(cache.v[0][SLOTS], kind), numbers(codes, kind)
+    )  # values are only rounded: to the bit
     torch.testing.assert_close(cache.v_scales[0][SLOTS], scales, rtol=1e-6, atol=0)
     codes, scales = encode(k, kind)
     torch.testing.assert_close(cache.k_scales[0][SLOTS], scales, rtol=1e-5, atol=0)
     off = (numbers(cache.k[0][SLOTS], kind) - numbers(codes, kind)).abs()
-    assert (off <= (1 if kind == KvKind.INT8 else 32)).all() and (off > 0).float().mean() < 0.01  # a last bit of a sine
+    assert (off <= (1 if kind == KvKind.INT8 else 32)).all() and (
+        off > 0
+    ).float().mean() < 0.01  # a last bit of a sine
 
 
 def numbers(codes: torch.Tensor, kind: KvKind) -> torch.Tensor:
