@@ -42,12 +42,13 @@ from homebox.engine.sampler import NOT_A_NUMBER, NOTHING_LEFT, scores
 from homebox.errors import OutOfMemory
 from homebox.kernels.attention import Placed, StepWork
 from homebox.kernels.device import Device
+from homebox.kernels.sampling import BROKEN, EMPTY
 from homebox.model.spec import DecoderSpec
 from homebox.wire.frames import Sampling, TokenLogprob
 
 NO_ROOM = "the device has no memory left for {}: ask without them, or lower kv_memory"
 SCORED_AT_ONCE = 64  # tokens of a prompt whose logits are made together
-_ERRORS = ("", NOT_A_NUMBER, NOTHING_LEFT)
+_ERRORS = {0: "", BROKEN: NOT_A_NUMBER, EMPTY: NOTHING_LEFT}
 
 
 class DeviceModel(Protocol):
@@ -75,9 +76,10 @@ class DeviceModel(Protocol):
 
 class Chooser(Protocol):
     def choose(
-        self, logits: torch.Tensor, wishes: Fields[torch.Tensor], tokens: torch.Tensor, highest: torch.Tensor
+        self, logits: torch.Tensor, wishes: torch.Tensor, tokens: torch.Tensor, flags: torch.Tensor
     ) -> None:
-        """Into `tokens`, `[rows]` int64, and `highest`, `[rows]` fp32, the largest logit, NaN where there is one. `logits` is
+        """Into `tokens`, `[rows]` int64, a token of each row of `logits`, `[rows, vocab]` fp32, as `wishes` say, `[rows, WISHES]` fp64;
+        into `flags`, `[rows]` int32, 0, or BROKEN or EMPTY (kernels/sampling.py), where `tokens` holds just any token. `logits` is
         used up."""
 
 
@@ -357,10 +359,8 @@ class DeviceRunner:
             if key.adjusted:
                 logits = self._adjusted().apply(logits, fields)
             chosen = torch.empty(rows, dtype=torch.int64, device=logits.device)
-            highest = torch.empty(rows, dtype=torch.float32, device=logits.device)
-            self._chooser.choose(logits, fields, chosen, highest)
+            self._chooser.choose(logits, fields.wishes, chosen, errors)
             tokens.copy_(chosen)
-            errors.copy_(highest.isnan() * 1 + (highest == float("-inf")) * 2)  # places in _ERRORS
             if key.adjusted:
                 self._adjusted().count(chosen, fields)
             # Last, and without an allocation: who runs this again for want of memory finds the pool as it was.
@@ -411,7 +411,7 @@ class DeviceRunner:
             slot, first = part.slots[i], part.first(i)
             here = slice(first, first + row.count)
             score: TokenLogprob | None = None
-            error, token = _ERRORS[errors[i]] if row.sample else "", int(chosen[i]) if row.sample else -1
+            error, token = _ERRORS[int(errors[i])] if row.sample else "", int(chosen[i]) if row.sample else -1
             error = slot.refused or error
             if broken[here].any():
                 error = NOT_A_NUMBER

@@ -19,15 +19,15 @@ import numpy.typing as npt
 import torch
 
 from homebox.engine.plan import Row, TableChange
-from homebox.kernels.sampling import ONE, uniform
+from homebox.kernels.sampling import WISHES, Draw, wish
 from homebox.wire.frames import Sampling
 
 ALIGNED = 16
-MOST_INVERSE = 1e300  # 1 / temperature stays a number
-MOST_TEMPERATURE = 1e30
 ITEM = 5  # numbers of an item
 
 T = TypeVar("T")
+_GREEDY = wish(Draw(0, 0, 0, 0.0), 1)
+
 Ints = npt.NDArray[np.int32]
 
 
@@ -59,13 +59,7 @@ class Fields(Generic[T]):
     rows: T = field(metadata=_of("int32", "rows", 4))  # slot, first position, first token, tokens
     last: T = field(metadata=_of("int64", "rows"))  # the token behind which one is chosen
     into: T = field(metadata=_of("int64", "rows"))  # the slot that keeps it
-    drawn: T = field(metadata=_of("float64", "rows"))  # in [0, 1)
-    inverse: T = field(metadata=_of("float64", "rows"))  # of the temperature
-    top_p: T = field(metadata=_of("float64", "rows"))
-    least: T = field(metadata=_of("int64", "rows"))  # min-p in fixed point
-    temperature: T = field(metadata=_of("float32", "rows"))
-    top_k: T = field(metadata=_of("int32", "rows"))
-    ranked: T = field(metadata=_of("int32", "rows"))  # 1: top-k or top-p leave something out
+    wishes: T = field(metadata=_of("float64", "rows", WISHES))  # kernels/sampling.py
     adjusted: T = field(
         metadata=_of("int64", "rows")
     )  # the slot whose penalties and biases hold; the spare one has none
@@ -159,25 +153,14 @@ def fill_places(
 
 
 def fill_wishes(
-    out: Fields[npt.NDArray[Any]], rows: Sequence[Row], wish: Callable[[Row], Sampling], vocab: int
+    out: Fields[npt.NDArray[Any]], rows: Sequence[Row], sampling: Callable[[Row], Sampling], vocab: int
 ) -> None:
     """How each row's token is chosen; a row that chooses none, and padding, is greedy."""
-    out.inverse[:] = out.temperature[:] = out.drawn[:] = 0.0
-    out.top_p[:] = 1.0
-    out.least[:] = out.top_k[:] = out.ranked[:] = 0
+    out.wishes[:] = _GREEDY
     for i, row in enumerate(rows):
-        if not row.sample:
-            continue
-        s = wish(row)
-        if s.temperature <= 0:
-            continue
-        out.inverse[i] = min(1.0 / s.temperature, MOST_INVERSE)
-        out.temperature[i] = min(s.temperature, MOST_TEMPERATURE)
-        out.drawn[i] = uniform(s.seed, row.start + row.count)
-        out.top_p[i] = s.top_p
-        out.top_k[i] = min(s.top_k, vocab)
-        out.least[i] = math.ceil(min(s.min_p, 1.0) * ONE)
-        out.ranked[i] = bool(s.top_k or s.top_p < 1.0)
+        if row.sample and (s := sampling(row)).temperature > 0:
+            draw = Draw(i, s.seed, row.start + row.count, s.temperature, s.top_k, s.top_p, s.min_p)
+            out.wishes[i] = wish(draw, vocab)
 
 
 def aligned(size: int) -> int:

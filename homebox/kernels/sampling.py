@@ -21,7 +21,7 @@ BITS = 44
 ONE = 1 << BITS  # 2^19 of these are a sum that an int64 holds
 _MASK = (1 << 64) - 1
 _LEAST = -40.0  # e^_LEAST * ONE rounds to nothing
-_MOST = 1e300  # 1 / temperature stays a number
+MOST_INVERSE = 1e300  # 1 / temperature stays a number
 _LARGEST = torch.finfo(torch.float32).max
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 0.6931471803691238  # 32 bits, so that its product with a small whole number is exact
@@ -47,6 +47,23 @@ class Peaks(NamedTuple):
 
     tokens: list[int]
     highest: list[float]
+
+
+WISHES = 6  # numbers of a wish
+BROKEN, EMPTY = 1, 2  # why no token can be chosen from a row: it holds a NaN, or nothing above -inf
+
+
+def wish(draw: Draw, vocab: int) -> list[float]:
+    """What a kernel on a GPU reads of a draw, `[WISHES]` fp64: temperature, its inverse, the uniform number, top-k, top-p, and
+    min-p in fixed point. Temperature 0 asks for the likeliest."""
+    return [
+        draw.temperature,
+        min(1.0 / draw.temperature, MOST_INVERSE) if draw.temperature else 0.0,
+        uniform(draw.seed, draw.position),
+        min(draw.top_k, vocab),
+        draw.top_p,
+        math.ceil(min(draw.min_p, 1.0) * ONE),
+    ]
 
 
 class SamplingKernel(Protocol):
@@ -83,7 +100,7 @@ def uniform(seed: int, position: int) -> float:
 def weights(logits: torch.Tensor, highest: float, temperature: float) -> torch.Tensor:
     """Fixed-point weights, int64, of any logits of a row whose largest is `highest`. The exponential is Cody and
     Waite's reduction and the Taylor series, each step rounded once: native/sampling.cpp does the same steps."""
-    x = (logits.double() - min(highest, _LARGEST)) * min(1.0 / temperature, _MOST)
+    x = (logits.double() - min(highest, _LARGEST)) * min(1.0 / temperature, MOST_INVERSE)
     x = torch.where(x > _LEAST, x, _LEAST).clamp_(max=0.0)
     k = torch.round(x * _LOG2E)
     r = x.sub_(k * _LN2_HIGH).sub_(k * _LN2_LOW)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from homebox.engine.numbers import ITEM, Fields, Ints
+from homebox.engine.numbers import ITEM, Ints
 from homebox.kernels.attention import Placed, StepWork
 from tests.engine.null_model import END, VOCABULARY
 
@@ -92,7 +92,7 @@ class NullDeviceModel:
 
 class Greedy:
     def choose(
-        self, logits: torch.Tensor, wishes: Fields[torch.Tensor], tokens: torch.Tensor, highest: torch.Tensor
+        self, logits: torch.Tensor, wishes: torch.Tensor, tokens: torch.Tensor, flags: torch.Tensor
     ) -> None:
         tokens.copy_(logits.argmax(dim=-1))
-        highest.copy_(logits.amax(dim=-1))
+        flags.zero_()

@@ -50,15 +50,14 @@ def asked() -> list[Submit]:
     requests = []
     for i, (name, wish) in enumerate(WISHES.items()):
         prompt = [(i * 37 + j * j * 11) % 290 + 3 for j in range(3 + 9 * i)]
-        requests.append(Submit(name, f"p{i % 3}", prompt, Sampling(max_tokens=14, **wish)))
+        requests.append(Submit(name, f"p{i % 3}", prompt, Sampling(max_tokens=9, **wish)))
     return requests
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_every_wish_is_answered_alike(engine: Make, depth: int) -> None:
+def test_every_wish_is_answered_alike(engine: Make) -> None:
     settings = {"kernels": "reference", "max_chunk_tokens": 48}
     ours, theirs = engine(**settings), engine(**settings)
-    fake = on_a_device(ours, 48, depth)
+    fake = on_a_device(ours, 48, depth=2)
     for house in (ours, theirs):
         house.submit(*asked())
         house.run()

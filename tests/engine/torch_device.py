@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from homebox.engine.numbers import ITEM, Fields, Ints
+from homebox.engine.numbers import ITEM, Ints
 from homebox.engine.runner import Runner
 from homebox.kernels.attention import BatchShape, Placed, StepWork
 from homebox.kernels.reference import ReferenceAttention
-from homebox.kernels.sampling import ONE, REFERENCE
+from homebox.kernels.sampling import BROKEN, EMPTY, REFERENCE, weights
 from homebox.model.decoder import Decoder
 
 
@@ -55,34 +56,31 @@ class ReferenceChooser:
     """The reference, one row after the other."""
 
     def choose(
-        self, logits: torch.Tensor, wishes: Fields[torch.Tensor], tokens: torch.Tensor, highest: torch.Tensor
+        self, logits: torch.Tensor, wishes: torch.Tensor, tokens: torch.Tensor, flags: torch.Tensor
     ) -> None:
         found = REFERENCE.peaks(logits)
         tokens.copy_(torch.tensor(found.tokens))
-        highest.copy_(torch.tensor(found.highest))
-        for row in range(len(logits)):
-            if float(wishes.inverse[row]) and float("-inf") < found.highest[row] < float("inf"):
-                tokens[row] = _drawn(logits[row], found.highest[row], wishes, row)
+        for row, highest in enumerate(found.highest):
+            flags[row] = BROKEN if math.isnan(highest) else EMPTY if highest == -math.inf else 0
+            if float(wishes[row, 0]) and not flags[row]:
+                tokens[row] = _drawn(logits[row], highest, wishes[row].tolist())
 
 
-def _drawn(logits: torch.Tensor, highest: float, wishes: Fields[torch.Tensor], row: int) -> int:
+def _drawn(logits: torch.Tensor, highest: float, wish: list[float]) -> int:
     """As `_draw` in kernels/sampling.py, from a uniform number instead of a seed."""
-    from homebox.kernels.sampling import weights
-
-    top_k, top_p = int(wishes.top_k[row]), float(wishes.top_p[row])
-    kept = weights(logits, highest, 1.0 / float(wishes.inverse[row]))
+    temperature, _, drawn, top_k, top_p, least = wish
     order = torch.sort(logits, descending=True, stable=True).indices
-    ranked = kept[order]
+    ranked = weights(logits, highest, temperature)[order]
     if top_k:
-        ranked[top_k:] = 0
+        ranked[int(top_k) :] = 0
     if top_p < 1.0:
-        enough = max(1, int(np.ceil(top_p * int(ranked.sum()))))
+        enough = max(1, math.ceil(top_p * int(ranked.sum())))
         ranked = ranked.masked_fill(ranked.cumsum(0) - ranked >= enough, 0)
-    ranked = ranked.masked_fill(ranked < int(wishes.least[row]), 0)
-    if not int(wishes.ranked[row]):
-        order, ranked = torch.arange(len(logits)), torch.zeros_like(kept).index_copy_(0, order, ranked)
+    ranked = ranked.masked_fill(ranked < int(least), 0)
+    if not top_k and top_p >= 1.0:
+        ranked = torch.zeros_like(ranked).index_copy_(0, order, ranked)
+        order = torch.arange(len(logits))
     cumulative = ranked.cumsum(0)
     total = int(cumulative[-1])
-    target = min(int(float(wishes.drawn[row]) * total), total - 1)
-    assert total <= len(logits) * ONE
+    target = min(int(drawn * total), total - 1)
     return int(order[int(torch.searchsorted(cumulative, target, right=True))])

@@ -123,7 +123,6 @@ class TritonAttention:
             self._placed.places[cache.layer_groups[layer]], queries, cache.k[layer], cache.v[layer],
             cache.k_scales[layer], cache.v_scales[layer], self.heads, self.kv_heads, eps,
             DIM=self.head_dim, PADDED=padded(self.head_dim), NORM=q_weight is not None, KV=cache.kind,
-            num_warps=1,
         )  # fmt: skip
         return queries
 
@@ -141,7 +140,7 @@ class TritonAttention:
         span = placed.spans[self.cache.layer_groups[layer]][2]
         paged.join[self._grid](
             placed.items, span, placed.rows, out, self._parts, self._part_sums, self.kv_heads,
-            DIM=self.head_dim, PADDED=padded(self.head_dim), SHARED=self.shared, M=self._few, num_warps=4,
+            DIM=self.head_dim, PADDED=padded(self.head_dim), SHARED=self.shared, M=self._few,
         )  # fmt: skip
         return out
 

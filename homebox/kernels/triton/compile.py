@@ -58,7 +58,7 @@ def variants() -> Iterator[Variant]:
             for m, warps in ((sizes.few, sizes.few_warps), (sizes.many, sizes.many_warps)):
                 yield Variant(
                     "paged", "attend",
-                    ("*bf16", kv, kv, "*fp32", "*fp32", "*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32", "i32", "fp32"),
+                    ("*bf16", kv, kv, "*fp32", "*fp32", "*i32", "*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32", "i32", "fp32"),
                     {
                         "DIM": dim, "PADDED": padded(dim), "SHARED": shared, "M": m, "N": sizes.keys, "BLOCK": 16,
                         "SPLIT": sizes.split, "WINDOW": 0, "SOFTCAP": 0.0, "KV": int(kind),
@@ -72,12 +72,12 @@ def variants() -> Iterator[Variant]:
                 {"num_warps": 1},
             )  # fmt: skip
         yield Variant(
-            "paged", "join", ("*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"),
+            "paged", "join", ("*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"),
             {"DIM": dim, "PADDED": padded(dim), "SHARED": shared, "M": sizes.few}, {"num_warps": 4},
         )  # fmt: skip
     yield Variant(
         "paged", "attend",
-        ("*fp16", "*fp16", "*fp16", "*fp32", "*fp32", "*i32", "*i32", "*i32", "*fp16", "*fp32", "*fp32", "i32", "i32", "fp32"),
+        ("*fp16", "*fp16", "*fp16", "*fp32", "*fp32", "*i32", "*i32", "*i32", "*i32", "*fp16", "*fp32", "*fp32", "i32", "i32", "fp32"),
         {
             "DIM": 128, "PADDED": 128, "SHARED": 2, "M": sizes.many, "N": sizes.keys, "BLOCK": 16, "SPLIT": sizes.split,
             "WINDOW": 1024, "SOFTCAP": 50.0, "KV": 0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from homebox.kernels.triton.launch import kernel
 from homebox.kernels.triton.paged import AS_IS, FP8, INT8, encode_e4m3
 
 
@@ -32,7 +33,7 @@ def _round_and_store(x, place, d, inside, codes, scales, DIM: tl.constexpr, KV: 
             tl.store(codes + at, ((x + 12582912.0) - 12582912.0).to(tl.int8), mask=inside)
 
 
-@triton.jit
+@kernel(num_warps=1)
 def enter(
     qkv,  # [tokens, (heads + 2 * kv_heads) * DIM]
     cosines,  # [tokens, DIM / 2] fp32

@@ -18,7 +18,7 @@ def add_and_norm(
     normed = torch.empty_like(x)
     rows.add_and_norm[(tokens,)](
         x, x if added is None else added, weight, normed, eps, SIZE=size, PADDED=padded(size),
-        ADD=added is not None, num_warps=4 if size <= 2048 else 8,
+        ADD=added is not None,
     )  # fmt: skip
     return normed
 
@@ -27,5 +27,5 @@ def silu_and_multiply(gate_up: torch.Tensor) -> torch.Tensor:
     """`silu(gate) * up` of `[tokens, 2 * size]`, contiguous: gates in the first half of a row."""
     tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(tokens, size)
-    rows.silu_and_multiply[(tokens, -(-size // _TURN))](gate_up, out, SIZE=size, TURN=_TURN, num_warps=4)
+    rows.silu_and_multiply[(tokens, -(-size // _TURN))](gate_up, out, SIZE=size, TURN=_TURN)
     return out

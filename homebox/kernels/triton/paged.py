@@ -14,6 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from homebox.kernels.triton.launch import kernel
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 # How keys and values are stored.
 AS_IS = tl.constexpr(0)
@@ -54,7 +56,7 @@ def dot(a, b):
     return tl.dot(a, b, input_precision="ieee")
 
 
-@triton.jit
+@kernel()
 def attend(
     queries,  # [tokens, heads, DIM]
     keys,  # [slots, kv_heads, DIM], as are the values
@@ -165,7 +167,7 @@ def attend(
             tl.store(part_sums + lane * 2 + 1, total)
 
 
-@triton.jit
+@kernel(num_warps=4)
 def join(
     items,  # [.., ITEM]; here an item is: row, first query, queries, first part, parts
     span,  # [2]

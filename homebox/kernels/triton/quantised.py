@@ -10,12 +10,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from homebox.kernels.triton.launch import kernel
 from homebox.kernels.triton.paged import dot
 
 GROUP = tl.constexpr(32)
 
 
-@triton.jit
+@kernel()
 def multiply_int4(
     x,  # [rows, inputs]
     codes,  # [outputs, inputs / 2] uint8
@@ -60,7 +61,7 @@ def multiply_int4(
     _finish(total, bias, out, m, n, rows, outputs, BIAS)
 
 
-@triton.jit
+@kernel()
 def multiply_int8(
     x,
     codes,  # [outputs, inputs] int8

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
+from homebox.kernels.triton.launch import kernel
 
-@triton.jit
+
+@kernel(num_warps=4)
 def add_and_norm(
     x,  # [tokens, SIZE]: the residual stream, added to in place
     added,  # [tokens, SIZE], where ADD
@@ -33,7 +34,7 @@ def add_and_norm(
     tl.store(normed + row + i, out.to(normed.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@kernel(num_warps=4)
 def silu_and_multiply(
     gate_up,  # [tokens, 2 * SIZE]
     out,  # [tokens, SIZE]

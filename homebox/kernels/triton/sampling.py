@@ -1,32 +1,97 @@
 """`SamplingKernel` on a GPU: draw.py, row by row what kernels/sampling.py says, to the token.
 
-What the gathered tokens of a row do not reach, a nearly flat distribution or a very large top-k, goes the reference's way
-on the same device: it sorts.
+`choose` is what a step calls, inside a graph if it likes: tensors in, tensors out, nothing that waits for the device and
+nothing that allocates. All that a row is asked for lies in one tensor, so that a step copies it once.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from homebox.kernels.sampling import ONE, REFERENCE, Draw, Peaks, uniform
+from homebox.kernels.sampling import REFERENCE, Draw, Peaks, wish
 from homebox.kernels.triton import draw as kernels
 
-TOKENS = 1024  # of a block
-MOST = 2048  # tokens of a row that are gathered
-LOOK = 6.0  # temperatures below the highest that are gathered first
-_MOST_INVERSE = 1e300
+# The columns of a wish, and what is wrong with a row, as numbers of the CPU.
+INVERSE, NUMBER, TOP_K, TOP_P, LEAST = (
+    column.value for column in (kernels.INVERSE, kernels.NUMBER, kernels.TOP_K, kernels.TOP_P, kernels.LEAST)
+)
+COLUMNS = kernels.WISH.value
+BROKEN, EMPTY = kernels.BROKEN.value, kernels.EMPTY.value
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`block`: tokens that are looked at together; 0: so many that a row has 128 to 256 blocks, or blocks of 1024. `most`: tokens
+    of a row that are handed in for top-k and top-p. `look`: temperatures below the highest where they end."""
+
+    block: int = 0
+    most: int = 4096
+    look: float = 8.0
+
+    def block_of(self, vocab: int) -> int:
+        return self.block or min(max(_power_of_two(-(-vocab // 256)), 128), 1024)
+
+
+class Room:
+    """What the kernels tell each other of up to `rows` rows. A step at a time uses it."""
+
+    def __init__(self, rows: int, vocab: int, device: torch.device, sizes: Sizes) -> None:
+        self.blocks = -(-vocab // sizes.block_of(vocab))
+
+        def new(dtype: torch.dtype, *columns: int) -> torch.Tensor:
+            return torch.empty(rows, *columns, dtype=dtype, device=device)
+
+        self.peaks, self.places = new(torch.float32, self.blocks), new(torch.int32, self.blocks)
+        self.sums = new(torch.int64, self.blocks)
+        self.highest, self.floors = new(torch.float32), new(torch.float32)
+        self.kinds, self.counts = new(torch.int32), new(torch.int32)
+        self.items = new(torch.int64, sizes.most)
 
 
 class TritonSampling:
     name = "triton"
 
+    def __init__(self, sizes: Sizes = Sizes()) -> None:
+        self.sizes = sizes
+
+    def room(self, rows: int, vocab: int, device: torch.device) -> Room:
+        return Room(rows, vocab, device, self.sizes)
+
+    def choose(
+        self,
+        logits: torch.Tensor,
+        wishes: torch.Tensor,
+        tokens: torch.Tensor,
+        flags: torch.Tensor,
+        room: Room,
+    ) -> None:
+        """Into `tokens`, `[rows]` of whole numbers, the token of each row of `logits`, `[rows, vocab]` fp32, contiguous, and into `flags`,
+        `[rows]` int32, 0, or BROKEN or EMPTY where there is none: `tokens` then has some token of the vocabulary.
+        `wishes`: `[rows, COLUMNS]` fp64, contiguous, each row as `wish` makes it."""
+        rows, vocab = logits.shape
+        block, blocks, most = self.sizes.block_of(vocab), room.blocks, self.sizes.most
+        padded = max(2, _power_of_two(blocks))
+        shift = (vocab - 1).bit_length()
+        kernels.survey[(rows, blocks)](logits, room.peaks, room.places, vocab, TOKENS=block)
+        kernels.settle[(rows,)](
+            room.peaks, room.places, wishes, room.highest, room.floors, room.kinds, room.counts, tokens, flags, blocks,
+            BLOCKS=padded, LOOK=self.sizes.look,
+        )  # fmt: skip
+        kernels.weigh[(rows, blocks)](
+            logits, wishes, room.peaks, room.highest, room.floors, room.kinds, room.sums, room.counts, room.items, vocab,
+            TOKENS=block, MOST=most, SHIFT=shift,
+        )  # fmt: skip
+        kernels.choose[(rows,)](
+            logits, wishes, room.highest, room.floors, room.kinds, room.sums, room.counts, room.items, tokens, blocks,
+            vocab, TOKENS=block, BLOCKS=padded, MOST=most, SHIFT=shift,
+        )  # fmt: skip
+
     def peaks(self, logits: torch.Tensor) -> Peaks:
-        zeros = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
-        highest, tokens, _ = self._settle(logits, zeros, zeros.float())
-        return Peaks(tokens.tolist(), highest.tolist())
+        tokens, _, room = self._chosen(logits, [Draw(row, 0, 0, 0.0) for row in range(len(logits))])
+        return Peaks(tokens.tolist(), room.highest.tolist())
 
     def masses(self, logits: torch.Tensor) -> list[int]:
         return REFERENCE.masses(logits)
@@ -35,70 +100,32 @@ class TritonSampling:
         return REFERENCE.likeliest(logits, count)
 
     def draw(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-        rows = logits[[draw.row for draw in draws]]
-        tokens, missed = self.draw_rows(rows, draws)
+        tokens, _, _ = self._chosen(logits[[draw.row for draw in draws]], draws)
         found: list[int] = tokens.tolist()
-        for i in missed.nonzero().flatten().tolist():
-            found[i] = REFERENCE.draw(rows, [draws[i]._replace(row=i)])[0]
         return found
 
-    def draw_rows(self, logits: torch.Tensor, draws: Sequence[Draw]) -> tuple[torch.Tensor, torch.Tensor]:
-        """On the device: a token for each row, and whether its gathered tokens did not reach. Temperature 0 is the
-        likeliest."""
-        device, (count, vocab) = logits.device, logits.shape
-        logits = logits.contiguous()
+    def _chosen(self, logits: torch.Tensor, draws: Sequence[Draw]) -> tuple[torch.Tensor, torch.Tensor, Room]:
+        """`choose`, with tensors of its own: a draw for each row."""
+        rows, vocab = logits.shape
+        wishes = torch.tensor([wish(draw, vocab) for draw in draws], dtype=torch.float64)
+        tokens, flags = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in "tf")
+        room = self.room(rows, vocab, logits.device)
+        self.choose(logits.contiguous(), wishes.to(logits.device), tokens, flags, room)
+        return tokens, flags, room
 
-        def numbers(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
 
-        blocks = -(-vocab // TOKENS)
-        padded = 1 << (blocks - 1).bit_length()
-        inverse = numbers(
-            [min(1.0 / d.temperature, _MOST_INVERSE) if d.temperature else 0.0 for d in draws], torch.float64
-        )
-        least = numbers([math.ceil(min(d.min_p, 1.0) * ONE) for d in draws], torch.int64)
-        top_k = numbers([min(d.top_k, vocab) for d in draws], torch.int32)
-        top_p = numbers([d.top_p for d in draws], torch.float64)
-        ranked = numbers(
-            [int(d.temperature > 0 and bool(d.top_k or d.top_p < 1.0)) for d in draws], torch.int32
-        )
-        drawn = numbers([uniform(d.seed, d.position) for d in draws], torch.float64)
-        temperature = numbers([min(d.temperature, 1e30) for d in draws], torch.float32)
-        highest, tokens, floors = self._settle(logits, top_k, temperature)
-        sums = torch.empty(count, blocks, dtype=torch.int64, device=device)
-        exact = {"enable_fp_fusion": False}
-        kernels.weigh[(count, blocks)](
-            logits, highest, inverse, least, ranked, sums, vocab, TOKENS=TOKENS, **exact
-        )
-        kernels.pick[(count,)](
-            logits, highest, inverse, least, ranked, drawn, sums, tokens, blocks, vocab, TOKENS=TOKENS,
-            BLOCKS=padded, **exact,
-        )  # fmt: skip
-        counts = torch.zeros(count, dtype=torch.int32, device=device)
-        items = torch.empty(count, MOST, dtype=torch.int64, device=device)
-        missed = torch.zeros(count, dtype=torch.int32, device=device)
-        kernels.gather[(count, blocks)](
-            logits, floors, ranked, counts, items, vocab, TOKENS=TOKENS, MOST=MOST, **exact
-        )
-        kernels.choose[(count,)](
-            counts, items, highest, inverse, least, top_k, top_p, ranked, drawn, sums, tokens, missed, blocks, vocab,
-            BLOCKS=padded, MOST=MOST, num_warps=8, **exact,
-        )  # fmt: skip
-        return tokens, missed
+class TritonChooser:
+    """`choose` with room of its own, for one step at a time."""
 
-    def _settle(
-        self, logits: torch.Tensor, top_k: torch.Tensor, temperature: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        logits = logits.contiguous()
-        count, vocab = logits.shape
-        blocks = -(-vocab // TOKENS)
-        peaks = torch.empty(count, blocks, device=logits.device)
-        places = torch.empty(count, blocks, dtype=torch.int32, device=logits.device)
-        kernels.survey[(count, blocks)](logits, peaks, places, vocab, TOKENS=TOKENS)
-        highest, floors = (torch.empty(count, device=logits.device) for _ in "hf")
-        tokens = torch.empty(count, dtype=torch.int32, device=logits.device)
-        kernels.settle[(count,)](
-            peaks, places, top_k, temperature, highest, tokens, floors, blocks, vocab,
-            BLOCKS=1 << (blocks - 1).bit_length(), LOOK=LOOK,
-        )  # fmt: skip
-        return highest, tokens, floors
+    def __init__(self, rows: int, vocab: int, device: torch.device, sizes: Sizes = Sizes()) -> None:
+        self._sampling = TritonSampling(sizes)
+        self._room = self._sampling.room(rows, vocab, device)
+
+    def choose(
+        self, logits: torch.Tensor, wishes: torch.Tensor, tokens: torch.Tensor, flags: torch.Tensor
+    ) -> None:
+        self._sampling.choose(logits.contiguous(), wishes, tokens, flags, self._room)
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()

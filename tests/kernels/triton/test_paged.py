@@ -14,24 +14,12 @@ from homebox.kernels.reference import ReferenceAttention
 from homebox.kernels.triton.attention import TritonAttention
 from homebox.kernels.triton.tuning import Attend
 
-BLOCK = 16
-SIZES = Attend(few=16, many=32, keys=32, split=64, few_warps=4, many_warps=4, stages=1, programs=4)
+BLOCK = 8
+SIZES = Attend(few=16, many=32, keys=16, split=32, few_warps=4, many_warps=4, stages=1, programs=4)
 Rows = list[tuple[int, int]]  # tokens that are cached, tokens that are new
 
-# Around the borders of blocks (16), turns (32) and splits (64), as one token, as a few and as a chunk.
-RAGGED: Rows = [
-    (0, 1),
-    (15, 1),
-    (16, 1),
-    (63, 1),
-    (64, 1),
-    (65, 2),
-    (200, 1),
-    (0, 40),
-    (30, 7),
-    (127, 20),
-    (190, 3),
-]
+# Around the borders of blocks (8), turns (16) and splits (32), as one token, as a few and as a chunk.
+RAGGED: Rows = [(0, 1), (7, 1), (15, 1), (31, 1), (32, 2), (90, 1), (0, 37), (29, 7)]
 
 
 @dataclass
