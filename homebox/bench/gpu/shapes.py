@@ -29,10 +29,10 @@ def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.devi
     def matrix(rows: int, columns: int) -> torch.Tensor:
         return torch.randn(rows, columns, generator=generator, dtype=dtype, device=device) * spread
 
-    def linear(rows: int, columns: int, bits: Bits | None = {"int4": 4, "int8": 8}.get(kind)) -> Linear:  # type: ignore[assignment]
-        if bits is None:
+    def linear(rows: int, columns: int, kind: str = kind) -> Linear:
+        if kind == "dense":
             return PlainLinear(matrix(rows, columns))
-        return GroupedLinear(_grouped(rows, columns, bits, generator), None, device)
+        return GroupedLinear(_grouped(rows, columns, 4 if kind == "int4" else 8, generator), None, device)
 
     def norm() -> torch.Tensor:
         return torch.ones(spec.hidden, dtype=dtype, device=device)
@@ -52,7 +52,7 @@ def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.devi
     embedding = matrix(spec.vocab_size, spec.hidden)
     head: Linear = PlainLinear(embedding)
     if kind != "dense":
-        head = linear(spec.vocab_size, spec.hidden, 8)
+        head = linear(spec.vocab_size, spec.hidden, "int8")
     elif not spec.tied_head:
         head = linear(spec.vocab_size, spec.hidden)
     return Weights(embedding, layers, norm(), head)
