@@ -152,7 +152,7 @@ def _one(name: str, small: bool) -> int:
 
 def _show(name: str, lines: list[Any], error: str) -> int:
     """Print a section; returns how much of it failed."""
-    failed = bool(error)
+    failed = int(bool(error))
     print(f"\n{name}")
     for line in lines:
         if "bound" in line and "error" in line:
@@ -163,7 +163,7 @@ def _show(name: str, lines: list[Any], error: str) -> int:
             print(f"  {line['what']}: {line['value']:.4g} {line['unit']}{_compared(line)}")
     if error:
         print(f"  FAIL {error}")
-    return int(failed)
+    return failed
 
 
 def _compared(line: dict[str, Any]) -> str:

@@ -157,7 +157,7 @@ def quantised(device: torch.device, small: bool) -> Iterator[Check]:
     for outputs, inputs in shapes:
         weight = torch.randn(outputs, inputs, generator=generator) * 0.02
         for bits in (4, 8):
-            linear = GroupedLinear(quantise(weight, bits), None, device)  # type: ignore[arg-type]
+            linear = GroupedLinear(quantise(weight, bits), None, device)
             exact = linear.unpacked(dtype).float()
             for rows in (1, 3) if small else (1, 4, 16, 33, 200):
                 x = torch.randn(rows, inputs, generator=generator).to(device=device, dtype=dtype)

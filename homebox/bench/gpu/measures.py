@@ -50,7 +50,7 @@ class Sizes:
     copied: int = 1 << 30
 
 
-SMALL = Sizes(2, 3, 3, 40, 1, 20, 512, 16, 4, 2, 1 << 20)
+SMALL = Sizes(2, 3, 3, 24, 1, 18, 256, 8, 4, 2, 1 << 20)
 
 
 def bandwidth(device: torch.device, sizes: Sizes) -> float:
@@ -174,8 +174,9 @@ def transformers(shape: str, device: torch.device, sizes: Sizes) -> Iterator[Row
     config = LlamaConfig(
         vocab_size=spec.vocab_size, hidden_size=spec.hidden, intermediate_size=spec.mlp, num_hidden_layers=spec.layers,
         num_attention_heads=spec.heads, num_key_value_heads=spec.kv_heads, head_dim=spec.head_dim,
-        max_position_embeddings=spec.context, tie_word_embeddings=spec.tied_head, attn_implementation="sdpa",
+        max_position_embeddings=spec.context, tie_word_embeddings=spec.tied_head,
     )  # fmt: skip
+    config._attn_implementation = "sdpa"
     name = f"{shape} dense"
     before = torch.get_default_dtype()
     torch.set_default_dtype(_dtype(device))
@@ -212,8 +213,8 @@ def transformers(shape: str, device: torch.device, sizes: Sizes) -> Iterator[Row
             manager.start()
             began = time.perf_counter()
             for i in range(sizes.streams):
-                ids = torch.randint(spec.vocab_size, (sizes.prompt,), generator=generator).tolist()
-                manager.add_request(ids, request_id=str(i), max_new_tokens=sizes.tokens, eos_token_id=-1)
+                asked = torch.randint(spec.vocab_size, (sizes.prompt,), generator=generator).tolist()
+                manager.add_request(asked, request_id=str(i), max_new_tokens=sizes.tokens, eos_token_id=-1)
             ended = 0
             while ended < sizes.streams and time.perf_counter() - began < 120 and manager.is_running():
                 result = manager.get_result(timeout=1)

@@ -17,7 +17,7 @@ SHAPES: dict[str, DecoderSpec] = {
     ),
     # Qwen3 0.6B, without its norms of heads
     "0.6B": DecoderSpec("llama", 28, 1024, 16, 8, 128, 3072, 151_936, 40_960, 1e-6, tied_head=True),
-    "tiny": DecoderSpec("llama", 2, 64, 4, 2, 32, 96, 256, 512, 1e-5, tied_head=True),
+    "tiny": DecoderSpec("llama", 1, 64, 2, 1, 32, 64, 256, 512, 1e-5, tied_head=True),
 }
 
 

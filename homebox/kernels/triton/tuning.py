@@ -51,8 +51,10 @@ _BY_CAPABILITY: dict[tuple[int, int], Tuning] = {
 
 
 def tuning(device: torch.device) -> Tuning:
-    """For this device; on the CPU, where Triton's interpreter runs, that of `OTHERS`."""
-    if device.type != "cuda" or torch.version.hip:
+    """For this device; the CPU, where Triton's interpreter runs, is that of `OTHERS` with programs one after the other."""
+    if device.type != "cuda":
+        return OTHERS._replace(attend=OTHERS.attend._replace(programs=2))
+    if torch.version.hip:
         return OTHERS
     return _BY_CAPABILITY.get(torch.cuda.get_device_capability(device), OTHERS)
 
