@@ -333,7 +333,7 @@ def test_a_model_that_does_not_fit_runs_on_the_reference_unless_native_kernels_a
     tmp_path: Path,
 ) -> None:
     save(tmp_path, num_hidden_layers=1, head_dim=24)
-    compute = choose(Start(str(tmp_path)), quiet)
+    compute = choose(Start(str(tmp_path)), quiet).load()
     assert compute.name == "reference" and compute.weights == "fp32"
     assert len(compute.notes) == 1 and "heads of 24 and layers of 64 and 96" in compute.notes[0]
     with pytest.raises(KernelsMissing, match="heads of 24") as caught:
