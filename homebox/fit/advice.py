@@ -11,11 +11,13 @@ from dataclasses import replace
 from homebox.errors import NoMemory
 from homebox.fit.demand import Demand
 from homebox.fit.model import Model
-from homebox.fit.plan import Plan, weight_bytes
+from homebox.fit.plan import Plan, Quantize, weight_bytes
 from homebox.fit.room import LEAST_BLOCKS, Fit, room
 from homebox.fit.words import numbers, share, size, tokens
 
 _SMALL_CHUNK = 128
+_QUANTIZE: tuple[Quantize, ...] = ("auto", "int8", "int4")
+_WORTH = 0.95  # of the memory that it takes now: what saves less is not worth a word
 
 Ask = Callable[[Plan], Demand]
 
@@ -38,51 +40,62 @@ def check_wish(found: Fit, model: Model, plan: Plan, ask: Ask, people: int, cont
     wanted = people * -(-context // plan.block_tokens) * plan.block_tokens
     if found.tokens >= wanted:
         return
-    missing = (wanted - found.tokens) * found.demand.kv_token
+    kv_bytes = wanted * found.demand.kv_token
     instead = [share(people, found.tokens // people)]
     instead += [share(found.tokens // context, context)] if found.tokens >= context else []
     if found.most_tokens >= wanted:
-        instead.append(f'kv_memory = "{-(-wanted * found.demand.kv_token // 2**20)}MiB"')
+        hint = f'What would fit: {"; ".join(instead)}. For all: kv_memory = "{-(-kv_bytes // 2**20)}MiB"'
     else:
         instead += remedies(model, plan, found, ask, wanted)
+        hint = _hint(instead, found.needed_for(wanted) - found.memory.free)
     raise NoMemory(
         f"{model.name} has room for {tokens(found.tokens)} tokens here; {share(people, context)} are "
-        f"{tokens(wanted)}, {size(missing)} too much",
-        hint=_hint(instead, missing),
+        f"{tokens(wanted)}, {size(kv_bytes - found.kv_bytes)} too much",
+        hint=hint,
         numbers=numbers(found) | {"wanted_tokens": wanted},
     )
 
 
 def remedies(model: Model, plan: Plan, found: Fit, ask: Ask, wanted: int) -> list[str]:
-    """Each change that would hold `wanted` tokens in this memory; if none does, that which comes nearest."""
-    tried = [(words, room(ask(other), found.memory)) for words, other in _changes(model, plan)]
-    enough = [
-        f"{words} (room for {tokens(it.most_tokens)} tokens)"
-        for words, it in tried
-        if not it.short and it.most_tokens >= wanted
-    ]
-    if enough:
-        return enough
-    words, best = min(tried, key=lambda each: each[1].needed, default=("", found))
-    return [f"{words} with {size(best.needed)} free"] if best.needed < found.needed else []
+    """Each change that would hold `wanted` tokens in this memory, or each two; if none does, what comes nearest."""
+    now = found.needed_for(wanted)
+    nearest = now, ""
+    for changes in (_one(model, plan), _two(model, plan)):
+        enough = []
+        for words, other in changes:
+            it = room(ask(other), found.memory)
+            nearest = min(nearest, (it.needed_for(wanted), words))
+            if not it.short and it.most_tokens >= wanted:
+                enough.append(f"{words} (room for {tokens(it.most_tokens)} tokens)")
+        if enough:
+            return enough
+    needed, words = nearest
+    return [f"{words} with {size(needed)} free"] if needed < _WORTH * now else []
 
 
-def _changes(model: Model, plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """What could be set otherwise, in the order in which an answer suffers little."""
-    weights = weight_bytes(model, plan)
-    if plan.on_gpu and plan.kv not in ("int8", "fp8"):
-        yield "keys and values in int8", replace(plan, kv="int8")
+def _one(model: Model, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """What could be set otherwise."""
     if plan.max_chunk_tokens > _SMALL_CHUNK:
         yield f"max_chunk_tokens = {_SMALL_CHUNK}", replace(plan, max_chunk_tokens=_SMALL_CHUNK)
-    if plan.kernels == "reference":
+    if plan.on_gpu and plan.kv not in ("int8", "fp8"):
+        yield "keys and values in int8", replace(plan, kv="int8")
+    if plan.kernels == "reference":  # fp32 whatever is asked for
         return
-    for bits in ("int8", "int4"):
-        smaller = replace(plan, quantize=bits)
+    weights = weight_bytes(model, plan)
+    for quantize in _QUANTIZE:
+        smaller = replace(plan, quantize=quantize)
         if weight_bytes(model, smaller) < weights:
-            yield f'quantize = "{bits}"', smaller
-    if weight_bytes(model, replace(plan, quantize="auto")) < weights:
-        yield 'quantize = "auto"', replace(plan, quantize="auto")
+            weights = weight_bytes(model, smaller)
+            yield f'quantize = "{quantize}"', smaller
 
 
-def _hint(instead: list[str], missing: int) -> str:
-    return f"What would fit: {'; '.join([*instead, f'{size(missing)} more memory, or a smaller model'])}."
+def _two(model: Model, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    for words, other in _one(model, plan):
+        if other.quantize != plan.quantize:
+            yield from (
+                (f"{words} with {more}", both) for more, both in _one(model, other) if both.kv != other.kv
+            )
+
+
+def _hint(instead: list[str], more: int) -> str:
+    return f"What would fit: {'; '.join([*instead, f'{size(more)} more memory', 'a smaller model'])}."

@@ -34,3 +34,8 @@ def _allowed(root: Path) -> list[int]:
             )
             found += [max(int(limit) - int(used) + idle, 0) for limit in limits if limit.isdecimal()]
     return found
+
+
+def threads() -> int:
+    """How many an engine on this processor would have, about."""
+    return psutil.cpu_count(logical=False) or 1

@@ -53,6 +53,12 @@ class Fit:
         return d.weights + d.activations + d.graphs + d.context + beside
 
     @property
+    def beside(self) -> int:
+        """What a GPU's model takes of the machine's own memory at its height."""
+        d = self.demand
+        return d.process + d.loading + d.host_kv if self.memory.kind == "gpu" else 0
+
+    @property
     def left(self) -> int:
         """What keys and values could have at most; below 0 where it does not even come to that."""
         return self.memory.free - self.memory.margin - self.fixed
@@ -68,11 +74,15 @@ class Fit:
 
     @property
     def needed(self) -> int:
-        """Free memory with which it would just fit: as it runs, and for the moment in which the largest tensor is read.
-        On a GPU that happens beside it."""
+        """Free memory with which it would just fit."""
+        return self.needed_for(LEAST_BLOCKS * self.demand.block_tokens)
+
+    def needed_for(self, tokens: int) -> int:
+        """Free memory with which it would have room for so many: as it runs, and for the moment in which the largest tensor
+        is read. On a GPU that happens beside it."""
         d = self.demand
         loading = 0 if self.memory.kind == "gpu" else d.weights + d.loading + d.process + d.context
-        return max(self.fixed + LEAST_BLOCKS * d.kv_block, loading) + self.memory.margin
+        return max(self.fixed + -(-tokens // d.block_tokens) * d.kv_block, loading) + self.memory.margin
 
     @property
     def short(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from homebox.fit.plan import Plan
 from homebox.fit.room import Fit
 
+_ALWAYS = ("free", "weights", "activations", "left", "keys, values")
 PLACES = {
     "host": "in this machine's memory",
     "gpu": "on a GPU",
@@ -40,14 +41,14 @@ def bill(found: Fit, plan: Plan) -> list[tuple[str, str, str]]:
         ("CUDA context", d.context, "driver, libraries, kernels"),
         ("process", d.process if inside else 0, "Python and torch"),
         ("moved-out chats", d.host_kv if inside else 0, "kv_host_memory"),
+        ("left", max(found.left, 0), ""),
         (
-            "left",
-            max(found.left, 0),
-            f"for keys and values in {d.kv_kind}, {d.kv_token / 1024:g} KiB a token",
+            "keys, values",
+            found.kv_bytes,
+            f"{tokens(found.tokens)} tokens in {d.kv_kind}, {_kib(d.kv_token)} each",
         ),
     ]
-    always = ("free", "weights", "activations", "left")
-    return [(what, size(much), why) for what, much, why in lines if much or what in always]
+    return [(what, size(much), why) for what, much, why in lines if much or what in _ALWAYS]
 
 
 def beside(found: Fit) -> str:
@@ -57,7 +58,7 @@ def beside(found: Fit) -> str:
         return f"while it is loaded: {size(d.loading)} beside the weights, for a moment"
     parts = [f"{size(d.process)} for the process", f"{size(d.loading)} while it is loaded"]
     parts += [f"{size(d.host_kv)} for moved-out chats"] if d.host_kv else []
-    return f"of the machine's own memory: {', '.join(parts)}"
+    return f"of the machine's own memory {size(found.beside)}: {', '.join(parts)}"
 
 
 def verdict(found: Fit, context: int, people: int) -> str:
@@ -65,13 +66,18 @@ def verdict(found: Fit, context: int, people: int) -> str:
     each = found.tokens // people
     if each >= context:
         return (
-            f"fits with {tokens(found.tokens)} tokens: {share(found.tokens // context, context)}, "
-            "which is all that the model was trained for"
+            f"fits with {tokens(found.tokens)} tokens: {share(people, context)}, which is all that the model was "
+            f"trained for; room for {found.tokens // context:,} such"
         )
     said = f"fits with {tokens(found.tokens)} tokens: {share(people, each)}"
     if found.tokens >= context:
         return f"{said}, or {share(found.tokens // context, context)}"
     return f"{said}; one conversation can have {tokens(found.tokens)} here, the model was trained for {tokens(context)}"
+
+
+def granted(found: Fit, people: int, context: int) -> str:
+    """Of a wish that can be met."""
+    return f"fits: {share(people, context)} take {tokens(people * context)} of {tokens(found.tokens)} tokens"
 
 
 def share(people: int, each: int) -> str:
@@ -96,7 +102,7 @@ def numbers(found: Fit) -> dict[str, Any]:
         "context_bytes": d.context, "process_bytes": d.process, "loading_bytes": d.loading,
         "host_kv_bytes": d.host_kv, "kv": d.kv_kind, "kv_token_bytes": d.kv_token, "kv_bytes": found.kv_bytes,
         "tokens": found.tokens, "most_tokens": found.most_tokens, "needed_bytes": found.needed,
-        "short_bytes": found.short, "fits": not found.short,
+        "short_bytes": found.short, "beside_bytes": found.beside, "fits": not found.short,
     }  # fmt: skip
 
 
@@ -106,3 +112,7 @@ def _margin(kind: str) -> str:
         "gpu": "for the screen and gaps",
         "unified": "for the system",
     }[kind]
+
+
+def _kib(count: int) -> str:
+    return f"{count / 1024:,.1f}".removesuffix(".0") + " KiB"
