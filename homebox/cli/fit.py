@@ -103,19 +103,19 @@ def fit(
 
     most = plan.max_running * model.spec.context
     found = room(ask(plan), where, kv_bytes=config.size_bytes(settings.kv_memory), most_tokens=most)
-    verdict = "" if found.short else words.verdict(found, model.spec.context, wish.people)
-    if json:
-        _print_json({"model": model.name, "verdict": verdict, **words.numbers(found)})
-    else:
+    if not json:  # what does not fit has a bill, too
         said = [words.lowered(found)] if found.lowered else []
         _print(
             model.name, *columns.table(words.bill(found, plan), columns.room()), words.beside(found), *said
         )
     check(found, model, plan, ask)
+    verdict = words.verdict(found, model.spec.context, wish.people)
     if wish.context:
         check_wish(found, model, plan, ask, *wish)
         verdict = words.granted(found, *wish)
-    if not json:
+    if json:
+        _print_json({"model": model.name, "verdict": verdict, **words.numbers(found)})
+    else:
         _print(verdict)
     return 0
 

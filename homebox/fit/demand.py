@@ -17,6 +17,8 @@ MIB = 2**20
 # Python with torch and our own code, before there is a model: 229 MiB resident, measured on x86-64 with torch 2.13 for
 # CPUs. A torch for GPUs brings the libraries of CUDA along; to be measured (scripts/gpu_check).
 PROCESS_BYTES, GPU_PROCESS_BYTES = 230 * MIB, 1024 * MIB
+# What appears with a model whatever its size: code of the kernels, the scheduler's own objects, gaps of the allocator.
+WITH_A_MODEL_BYTES = 8 * MIB
 # What a CUDA context takes before the first tensor: the driver's part, torch's kernels as they are loaded, cuBLAS with
 # its workspace (32 MiB on Hopper), our Triton kernels. 300 to 500 MiB are commonly seen; to be measured.
 CONTEXT_BYTES = 512 * MIB
@@ -39,9 +41,9 @@ _TOGETHER = {
 
 @dataclass(frozen=True)
 class Demand:
-    """Bytes. `loading`: what is needed beside the weights for a moment, while the largest of them is read; `started`: what
-    a process and a context take before the model, 0 where they are there already; `host_kv`: keys and values
-    that are kept in the machine's own memory. On a GPU `host_process`, `loading` and `host_kv` lie beside it."""
+    """Bytes. `loading`: what is needed beside the weights for a moment, while the largest of them is read; `host_kv`: keys
+    and values that are kept in the machine's own memory. On a GPU `process`, `loading` and `host_kv` lie beside it.
+    `kinds`, `kv_kind`: in which types weights and KV are kept, in words."""
 
     weights: int
     activations: int
@@ -71,7 +73,7 @@ def demand(model: Model, plan: Plan, *, started: bool = False, host_kv: int = 0)
         loading=loading_bytes(model, plan),
         graphs=GRAPHS * GRAPH_BYTES if plan.on_gpu else 0,
         context=CONTEXT_BYTES if plan.on_gpu and not started else 0,
-        process=0 if started else process,
+        process=WITH_A_MODEL_BYTES + (0 if started else process),
         host_kv=host_kv,
         kinds=kinds(model, plan),
         kv_kind=kv_kind(model, plan),
