@@ -46,10 +46,19 @@ def fit(
         typer.Option("--memory", metavar="SIZE", help='Free memory, like "24GiB"; left out: measured here.'),
     ] = "",
     context: Annotated[
-        int, typer.Option("--context", metavar="N", help="Tokens that each conversation shall have.")
+        int,
+        typer.Option(
+            "--context", metavar="N", help="Tokens that each conversation shall have.", show_default=False
+        ),
     ] = 0,
     people: Annotated[
-        int, typer.Option("--people", metavar="N", help="Conversations at a time; 6, or 1 with --context.")
+        int,
+        typer.Option(
+            "--people",
+            metavar="N",
+            help="Conversations at a time; left out: 6, or 1 with --context.",
+            show_default=False,
+        ),
     ] = 0,
     quantize: Annotated[
         Literal["auto", "none", "int8", "int4"] | None,
@@ -72,7 +81,7 @@ def fit(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> int:
-    """How much memory a model takes, line by line, and how many tokens of conversation the rest holds. Nothing is loaded.
+    """Whether a model fits, and for how many people. Counted from its headers, line by line; nothing is loaded.
 
     Examples:
 

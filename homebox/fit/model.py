@@ -83,7 +83,7 @@ def read(path: Path) -> Model:
         return shape(path.stem if path.name != "config.json" else path.parent.name, _json(path), str(path))
     if not path.is_dir():
         raise BadFile(
-            f"{path}: there is no such model, folder or file",
+            f"{path} is not there: no config.json, no GGUF file",
             hint="Name an installed model, a folder with a config.json, a GGUF file, or a config.json.",
         )
     if (path / "config.json").exists():

@@ -85,7 +85,7 @@ def test_a_refusal_as_json_has_the_same_numbers(tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (("nothing",), 6, "Name an installed one (homebox models list)"),
-        (("./nothing",), 2, "there is no such model, folder or file"),
+        (("./nothing",), 2, "is not there: no config.json, no GGUF file"),
         ((".",), 2, "no config.json"),
         (("mamba/config.json",), 2, "Supported: llama"),
         (("torn/config.json",), 2, "It is no config.json of a model"),

@@ -171,7 +171,7 @@ def test_a_config_that_cannot_be_run_is_refused_with_its_reason(change: dict[str
 def test_a_folder_is_refused_for_what_its_headers_lack(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"no config\.json"):
         read(tmp_path)
-    with pytest.raises(BadFile, match="no such model"):
+    with pytest.raises(BadFile, match=r"is not there: no config\.json"):
         read(tmp_path / "nothing")
     save(tmp_path, num_key_value_heads=2)
     config = (tmp_path / "config.json").read_text()
