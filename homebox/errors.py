@@ -200,6 +200,13 @@ class UnusableFile(HomeboxError):
     code = "unusable_file"
 
 
+class NoMemory(HomeboxError):
+    """A model, or what is asked of it, is larger than the memory that is free; the figures are in the message."""
+
+    http_status = 507
+    code = "no_memory"
+
+
 class NoSpace(HomeboxError):
     """The disk is too full for what is to come; both figures are in the message."""
 

@@ -92,7 +92,7 @@ class Teacher:
 def engine_side(model_dir: Path, texts: int, longest: int, report: Progress) -> Teacher:
     """As the engine computes by default. Raises UsageError where its KV memory is too small for the texts."""
     start = Start(str(model_dir))
-    _, decoder, attention, blocks = parts(start, report)
+    _, decoder, attention, blocks, _ = parts(start, report)
     needed = texts * -(-longest // start.block_size)
     if blocks < needed:
         raise UsageError(
@@ -104,7 +104,7 @@ def engine_side(model_dir: Path, texts: int, longest: int, report: Progress) -> 
 
 def reference_side(model_dir: Path, texts: int, longest: int, report: Progress) -> Teacher:
     """The checkpoint's weights as fp32, and the reference kernels."""
-    compute = choose(Start(str(model_dir), kernels="reference"), report)
+    compute = choose(Start(str(model_dir), kernels="reference"), report).load()
     decoder, attention = compute.with_blocks(texts * -(-longest // _BLOCK))
     return Teacher(decoder, attention, longest)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from homebox.cli import terminal
+from homebox.cli import fit, terminal
 from homebox.cli.progress import Stages
 from homebox.cli.progress import size as as_size
 from homebox.client.sanitise import clean
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from homebox.library.store import Library
 
 app = typer.Typer(
-    help="The models on this machine: list, show, pull, adopt, remove, verify.",
+    help="The models on this machine: list, show, fit, pull, adopt, remove, verify.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -123,6 +123,9 @@ def show(
         *(f"file          {file.name}  {as_size(file.size)}  sha256 {file.sha256}" for file in model.files),
     )
     return 0
+
+
+app.command("fit")(fit.fit)
 
 
 @app.command("pull")

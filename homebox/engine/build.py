@@ -1,14 +1,14 @@
 """How do the parts of an engine come together for one model on one device?
 
-Loads the weights, decides how much memory the KV blocks get (and says so, with numbers, where that is less than asked
-for or than the model's context), and times a few steps so that the scheduler knows what a chunk costs.
+Decides, before anything is loaded, how much memory the KV blocks get (and says so, with numbers, where that is less than
+asked for or than the model's context), loads the weights, and times a few steps so that the scheduler knows what a chunk
+costs.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,19 +16,23 @@ import torch
 from homebox.engine.ahead import Ahead
 from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import StepTime, chunk_load
-from homebox.engine.compute import Compute, choose
+from homebox.engine.compute import Choice, Compute, choose
 from homebox.engine.core import Engine
 from homebox.engine.runner import Runner
 from homebox.engine.scheduler import Limits, Scheduler
 from homebox.errors import DeviceMissing, UsageError
+from homebox.fit.advice import check
+from homebox.fit.demand import Demand, demand
+from homebox.fit.machine import free_bytes
+from homebox.fit.plan import Plan
+from homebox.fit.room import LEAST_BLOCKS, Fit, Memory, room
+from homebox.fit.words import lowered
 from homebox.kernels.attention import Attention
 from homebox.model.decoder import Decoder
 from homebox.model.loader import Report
 from homebox.model.native import NativeDecoder
 from homebox.wire.frames import FromEngine, Ready, Start
 
-AUTO_KV_BYTES = 2 * 2**30
-LEAST_BLOCKS = 8
 _MEASURED_TOKENS = (1, 1, 16, 16, 128, 128)
 
 
@@ -44,6 +48,7 @@ class Parts(NamedTuple):
     decoder: Decoder | NativeDecoder
     attention: Attention
     blocks: int  # of each group
+    fit: Fit
 
 
 def build(
@@ -53,7 +58,7 @@ def build(
     flush: Callable[[], None] = lambda: None,
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
-    compute, decoder, attention, blocks = parts(start, report)
+    compute, decoder, attention, blocks, fit = parts(start, report)
     runner = Runner(decoder, attention, start.max_running, compute.sampling)
     step_time = _measure(runner, blocks * start.block_size, report)
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
@@ -74,7 +79,7 @@ def build(
         max_running=start.max_running,
         attention=compute.name,
         weights=compute.weights,
-        notes=[*compute.notes, *_notes(context, max_context)],
+        notes=[*compute.notes, *_notes(fit, context, max_context)],
     )
     return Built(engine, ready)
 
@@ -89,31 +94,31 @@ def parts(start: Start, report: Report) -> Parts:
             f"device {start.device!r} is not supported yet; this engine computes on the CPU",
             hint='Use "auto" or "cpu".',
         )
-    compute = choose(start, report)
-    blocks = _blocks(start, compute)
-    return Parts(compute, *compute.with_blocks(blocks), blocks)
+    choice = choose(start, report)
+    fit = _fit(start, choice)
+    compute = choice.load()
+    blocks = fit.kv_bytes // compute.block_bytes
+    return Parts(compute, *compute.with_blocks(blocks), blocks, fit)
 
 
-def _blocks(start: Start, compute: Compute) -> int:
-    """How many blocks of KV memory each group gets."""
-    kv_bytes = start.kv_bytes or min(AUTO_KV_BYTES, _available_bytes() // 2)
-    most = start.max_running * -(-compute.spec.context // start.block_size)
-    blocks = min(kv_bytes // compute.block_bytes, most)
-    if blocks < LEAST_BLOCKS:
+def _fit(start: Start, choice: Choice) -> Fit:
+    """What of the memory that is free now keys and values get. Raises NoMemory where the model does not fit into it,
+    before anything of it is loaded."""
+    model, plan = choice.model, choice.plan
+
+    def ask(plan: Plan) -> Demand:
+        return demand(model, plan, started=True)
+
+    most = start.max_running * -(-model.spec.context // start.block_size) * start.block_size
+    fit = room(ask(plan), Memory(free_bytes()), kv_bytes=start.kv_bytes, most_tokens=most)
+    block = fit.demand.kv_block
+    if 0 < start.kv_bytes < LEAST_BLOCKS * block:
         raise UsageError(
-            f"{kv_bytes >> 10} KiB for KV memory hold {blocks} blocks of {start.block_size} tokens "
-            f"({compute.block_bytes >> 10} KiB each); at least {LEAST_BLOCKS} are needed",
-            hint=f"Set kv_memory to at least {LEAST_BLOCKS * compute.block_bytes >> 10}KiB.",
+            f"{start.kv_bytes >> 10} KiB for KV memory hold {start.kv_bytes // block} blocks of {start.block_size} "
+            f"tokens ({block >> 10} KiB each); at least {LEAST_BLOCKS} are needed",
+            hint=f"Set kv_memory to at least {LEAST_BLOCKS * block >> 10}KiB.",
         )
-    return blocks
-
-
-def _available_bytes() -> int:
-    """What this machine can still give, by the kernel's own estimate (proc(5), MemAvailable)."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return AUTO_KV_BYTES
+    return check(fit, model, plan, ask)
 
 
 def _measure(runner: Runner, most: int, report: Report) -> StepTime:
@@ -126,8 +131,8 @@ def _measure(runner: Runner, most: int, report: Report) -> StepTime:
     return step_time
 
 
-def _notes(context: int, max_context: int) -> list[str]:
-    notes = []
+def _notes(fit: Fit, context: int, max_context: int) -> list[str]:
+    notes = [lowered(fit)] if fit.lowered else []
     if max_context < context:
         notes.append(
             f"the KV memory holds {max_context} tokens, so that is the longest conversation here; the model was "

@@ -1,8 +1,8 @@
 """What does the arithmetic on this machine: which kernels, on which threads, with weights and blocks of which type?
 
-`choose` loads the model for the best that can be had and that the settings allow, and says what one block of KV memory
-costs; `with_blocks` then makes decoder and attention over so many blocks. All that depends on the kind of kernels is
-in here, and the rest of the engine does not see it.
+`choose` finds the best that can be had and that the settings allow, and says what that will take of the memory, before
+anything is loaded. `load` loads the model for it, and `with_blocks` then makes decoder and attention over so many blocks.
+All that depends on the kind of kernels is in here, and the rest of the engine does not see it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from homebox.engine.blocks import Group
 from homebox.errors import KernelsMissing
+from homebox.fit.model import Model, read
+from homebox.fit.plan import Kernels, Plan, Quantize
 from homebox.kernels.attention import Attention, PagedCache
 from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.attention import BlockCache, NativeAttention, kv_dtype
 from homebox.kernels.cpu.library import Absent, Native, library
+from homebox.kernels.cpu.memory import give_back
 from homebox.kernels.cpu.placement import Placement, place, topology
 from homebox.kernels.cpu.sampling import NativeSampling
 from homebox.kernels.reference import ReferenceAttention
 from homebox.kernels.sampling import REFERENCE, SamplingKernel
 from homebox.model.decoder import Decoder
-from homebox.model.loader import Report, load, load_native, read_spec, weight_bytes
+from homebox.model.loader import Report, load, load_native, weight_bytes
 from homebox.model.native import NativeDecoder, runs_natively
 from homebox.model.spec import DecoderSpec
 from homebox.wire.frames import Start
@@ -33,6 +37,15 @@ from homebox.wire.frames import Start
 REFERENCE_NOTE = "attention runs on the reference kernel: correct, and slow with long contexts"
 
 Parts = tuple[Decoder | NativeDecoder, Attention]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What will compute. `model`, `plan`: what it takes of the memory follows from them (homebox/fit)."""
+
+    model: Model
+    plan: Plan
+    load: Callable[[], Compute]
 
 
 @dataclass(frozen=True)
@@ -52,26 +65,45 @@ class Compute:
     notes: list[str]
 
 
-def choose(start: Start, report: Report) -> Compute:
+def choose(start: Start, report: Report) -> Choice:
     """Raises BadFile for a model that these kernels cannot run, KernelsMissing where native ones are asked for and cannot
     be."""
     placement = place(topology(), start.threads)
     torch.set_num_threads(placement.threads)
     folder = Path(start.model_dir)
-    spec = read_spec(folder)
+    model = read(folder)
+
+    def native(found: Native) -> Choice:
+        plan = _plan(start, placement, "native")
+        return Choice(model, plan, lambda: _native(start, folder, found, placement, report))
+
+    def reference(note: str) -> Choice:
+        plan = _plan(start, placement, "reference")
+        return Choice(model, plan, lambda: _reference(start, folder, placement, report, [note]))
+
     if start.kernels == "reference":
-        return _reference(start, folder, placement, report, [REFERENCE_NOTE])
+        return reference(REFERENCE_NOTE)
     found = library(report)
-    why = found.why if isinstance(found, Absent) else _unfit(spec, start)
+    why = found.why if isinstance(found, Absent) else _unfit(model.spec, start)
     if start.kernels == "native" and why:
         hint = f"{found.hint}, or set" if isinstance(found, Absent) else "Set"
         raise KernelsMissing(f'kernels = "native", and {why}', hint=f'{hint} kernels = "auto".')
     if isinstance(found, Native) and not why:
-        return _native(start, folder, found, placement, report)
-    note = (
+        return native(found)
+    return reference(
         found.note if isinstance(found, Absent) else f"{why}: the reference kernels run, several times slower"
     )
-    return _reference(start, folder, placement, report, [note])
+
+
+def _plan(start: Start, placement: Placement, kernels: Kernels) -> Plan:
+    return Plan(
+        kernels=kernels,
+        quantize=cast(Quantize, start.quantize),
+        max_running=start.max_running,
+        max_chunk_tokens=start.max_chunk_tokens,
+        threads=placement.threads,
+        block_tokens=start.block_size,
+    )
 
 
 def layer_groups(spec: DecoderSpec) -> list[Group]:
@@ -105,6 +137,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
     functions.hb_threads(placement.threads, cpus)
     nodes = placement.nodes if placement.interleave else ()
     spec, weights = load_native(folder, functions, start.quantize, report, nodes)
+    give_back()
     groups = layer_groups(spec)
     dtype = kv_dtype(exact=weights.kinds() == "fp32")
 
@@ -136,6 +169,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
 def _reference(start: Start, folder: Path, placement: Placement, report: Report, notes: list[str]) -> Compute:
     device, dtype = torch.device("cpu"), torch.float32
     decoder = load(folder, dtype, device, report)
+    give_back()
     spec = decoder.spec
     groups = layer_groups(spec)
 

@@ -180,10 +180,17 @@ class Runner:
         for i, (row, end) in enumerate(zip(rows, _ends(rows), strict=True)):
             if row.targets:
                 begin = end - row.count
-                top = self._state(row).sampling.prompt_logprobs or 0
-                logits = self._decoder.logits(hidden[begin : begin + len(row.targets)])
-                found[i] = tuple(scores(logits, row.targets, [top] * len(row.targets), self._sampling))
+                found[i] = self._score(row, hidden[begin : begin + len(row.targets)])
         return found
+
+    def _score(self, row: Row, hidden: torch.Tensor) -> tuple[TokenLogprob, ...]:
+        """A few tokens at a time: the logits of a whole chunk would be larger than all that the step needs besides."""
+        top = self._state(row).sampling.prompt_logprobs or 0
+        made: list[TokenLogprob] = []
+        for some in hidden.split(len(self._slots)):
+            targets = row.targets[len(made) : len(made) + len(some)]
+            made += scores(self._decoder.logits(some), targets, [top] * len(targets), self._sampling)
+        return tuple(made)
 
 
 def _ends(rows: tuple[Row, ...]) -> Iterator[int]:

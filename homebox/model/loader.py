@@ -26,7 +26,7 @@ from homebox.kernels.linear import Linear, PlainLinear, SideBySide, linear
 from homebox.model.decoder import Decoder, LayerWeights, Weights
 from homebox.model.dequantise import dequantise, grouped, is_plain, plain
 from homebox.model.native import NativeLayer, NativeWeights, runs_natively
-from homebox.model.spec import DecoderSpec, from_gguf, from_hf
+from homebox.model.spec import DecoderSpec, from_gguf, from_hf, gguf_name
 
 Report = Callable[[str, int, int], None]  # stage, done, total
 
@@ -50,22 +50,6 @@ class NativeModel(NamedTuple):
 _TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-_GGUF_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
 class Source(Protocol):
     spec: DecoderSpec
 
@@ -76,15 +60,6 @@ class Source(Protocol):
         """The same as the file has it: its own float type, or its groups."""
 
     def close(self) -> None: ...
-
-
-def read_spec(folder: Path) -> DecoderSpec:
-    """The model's numbers, from headers only."""
-    source = _open(folder)
-    try:
-        return source.spec
-    finally:
-        source.close()
 
 
 def load(folder: Path, dtype: torch.dtype, device: torch.device, report: Report) -> Decoder:
@@ -379,12 +354,7 @@ class GgufSource:
         return groups if order is None else groups.take(order)
 
     def _find(self, name: str, shape: tuple[int, ...]) -> tuple[memoryview, TensorType]:
-        stem, kind = name.rsplit(".", 1)
-        layer = ""
-        if stem.startswith("model.layers."):
-            _, _, index, stem = stem.split(".", 3)
-            layer = f"blk.{index}."
-        stored = f"{layer}{_GGUF_NAMES[stem]}.{kind}"
+        stored = gguf_name(name)
         info = self._gguf.tensors.get(stored)
         if info is None:
             raise BadFile(f"{self._where}: tensor {stored} is missing")

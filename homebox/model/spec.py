@@ -16,6 +16,22 @@ from homebox.errors import BadFile
 # Families whose arithmetic the decoder knows. The hidden layout has room for the rest (ENGINE: model code).
 HF_FAMILIES = ("llama",)
 GGUF_FAMILIES = ("llama",)
+MOST_LAYERS, MOST = 4096, 2**31  # beyond these a file is not to be believed
+
+_GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 
 
 @dataclass(frozen=True)
@@ -72,13 +88,23 @@ class DecoderSpec:
     windows: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "mlp", "vocab_size", "context"):
+            if not 1 <= getattr(self, name) < (MOST_LAYERS if name == "layers" else MOST):
+                raise BadFile(f"the model says {name} = {getattr(self, name)}")
         if not self.windows:
             object.__setattr__(self, "windows", (None,) * self.layers)
-        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "mlp", "vocab_size", "context"):
-            if getattr(self, name) < 1:
-                raise BadFile(f"the model says {name} = {getattr(self, name)}")
         if self.heads % self.kv_heads:
             raise BadFile(f"{self.heads} query heads cannot share {self.kv_heads} key heads")
+
+
+def gguf_name(name: str) -> str:
+    """What GGUF calls the tensor that checkpoints of Hugging Face call `name`."""
+    stem, kind = name.rsplit(".", 1)
+    layer = ""
+    if stem.startswith("model.layers."):
+        _, _, index, stem = stem.split(".", 3)
+        layer = f"blk.{index}."
+    return f"{layer}{_GGUF_NAMES[stem]}.{kind}"
 
 
 def from_hf(config: dict[str, Any], where: str) -> DecoderSpec:

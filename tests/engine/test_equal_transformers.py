@@ -23,9 +23,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from homebox.bench.oracle import generate, load_transformers
 from homebox.engine.budget import Load, StepTime
 from homebox.engine.build import build
+from homebox.fit.model import read
 from homebox.kernels.attention import PagedCache
 from homebox.library.manifest import Manifest
-from homebox.model.loader import read_spec
 from homebox.wire.frames import FromEngine, Sampling, Start, StepDone, Submit
 from tests.kernels.cpu_builds import needs_compiler
 
@@ -64,7 +64,7 @@ class SameTime(StepTime):
 def run(model_dir: Path, prompts: list[list[int]], kernels: str, depth: int = 1) -> list[list[int]]:
     """Our answers, from a whole engine that gets all prompts at once and knows their shared opening already."""
     frames: list[FromEngine] = []
-    spec = read_spec(model_dir)
+    spec = read(model_dir).spec
     block_bytes = PagedCache.block_bytes(spec.layers, 16, spec.kv_heads, spec.head_dim, torch.float32)
     start = Start(
         str(model_dir),
@@ -186,7 +186,7 @@ def test_the_default_model_says_what_transformers_says(default_model: Path, kern
     """What transformers' `generate` says from these weights is kept, because it takes longer than all else here; only
     where our answers are others, or the weights, is it asked whether it was undecided."""
     kept = json.loads(KEPT.read_text())
-    prompts = prompts_for(read_spec(default_model).vocab_size)
+    prompts = prompts_for(read(default_model).spec.vocab_size)
     ours = run(default_model, prompts, kernels)
     if kept != what_is_kept(default_model, prompts, ours):
         oracle = load_transformers(default_model, torch.float32)

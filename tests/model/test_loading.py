@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import save_file
 
 from homebox.errors import BadFile
+from homebox.fit.model import read
 from homebox.formats.gguf import open_gguf
 from homebox.model.dequantise import dequantise
-from homebox.model.loader import load, read_spec
+from homebox.model.loader import load
 from homebox.model.spec import from_hf
 
 CONFIG: dict[str, Any] = {
@@ -80,7 +81,7 @@ def test_a_missing_field_or_tensor_or_a_wrong_shape_is_named(tmp_path: Path) -> 
 
 def test_a_folder_without_a_model_says_what_one_looks_like(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="one GGUF file or a safetensors folder"):
-        read_spec(tmp_path)
+        read(tmp_path)
     (tmp_path / "config.json").write_text("{nonsense")
     with pytest.raises(BadFile, match=r"config\.json"):
-        read_spec(tmp_path)
+        read(tmp_path)

@@ -88,10 +88,11 @@ def one_thread_of_torch() -> Iterator[None]:
 def save(folder: Path, dtype: torch.dtype = torch.float32, **config: Any) -> Path:
     """A tiny random model; norms and biases are random too."""
     torch.manual_seed(3)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 3}
-    model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=1024, **sizes | config)
-    )
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 3,
+        "vocab_size": VOCABULARY,
+    }  # fmt: skip
+    model = LlamaForCausalLM(LlamaConfig(max_position_embeddings=1024, **sizes | config))
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(
             parameter, 1.0 if "norm" in name else 0.0, 0.3 if parameter.dim() == 1 else 0.15
@@ -333,7 +334,7 @@ def test_a_model_that_does_not_fit_runs_on_the_reference_unless_native_kernels_a
     tmp_path: Path,
 ) -> None:
     save(tmp_path, num_hidden_layers=1, head_dim=24)
-    compute = choose(Start(str(tmp_path)), quiet)
+    compute = choose(Start(str(tmp_path)), quiet).load()
     assert compute.name == "reference" and compute.weights == "fp32"
     assert len(compute.notes) == 1 and "heads of 24 and layers of 64 and 96" in compute.notes[0]
     with pytest.raises(KernelsMissing, match="heads of 24") as caught:

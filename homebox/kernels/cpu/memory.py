@@ -8,6 +8,7 @@ several memory nodes, from all that are asked for in turns.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import platform
@@ -58,3 +59,10 @@ class Arena:
             self._rest = pages(max(room, self._at_once), self._nodes)
         taken, self._rest = self._rest[:size], self._rest[room:]
         return taken
+
+
+def give_back() -> None:
+    """What was freed, and the C library has kept for later, goes back to the system: after a load that is as much as the
+    largest tensors took on their way. Nothing happens where the C library is another one."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

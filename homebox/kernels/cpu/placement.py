@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from homebox import cgroups
+
 DAEMON_FROM_CORES = 6
 
 
@@ -93,44 +95,23 @@ def topology(allowed: Iterable[int] | None = None, root: Path = Path("/")) -> To
     nodes = {
         cpu: int(folder.name.removeprefix("node"))
         for folder in node_folder.glob("node[0-9]*")
-        for cpu in _list(_read(folder / "cpulist"))
+        for cpu in _list(cgroups.read(folder / "cpulist"))
     }
     cores = {
-        cpu: min(_list(_read(cpu_folder / f"cpu{cpu}/topology/thread_siblings_list")), default=cpu)
+        cpu: min(_list(cgroups.read(cpu_folder / f"cpu{cpu}/topology/thread_siblings_list")), default=cpu)
         for cpu in ids
     }
     return Topology(tuple(Cpu(cpu, cores[cpu], nodes.get(cpu, 0)) for cpu in ids), _quota(root))
 
 
 def _quota(root: Path) -> float | None:
-    """The tightest cpu.max from our control group up to the topmost one (cgroups(7), version 2)."""
-    path = next(
-        (
-            line[3:].strip("/\n")
-            for line in _read(root / "proc/self/cgroup").splitlines()
-            if line.startswith("0::")
-        ),
-        None,
-    )
-    if path is None:
-        return None
-    top = root / "sys/fs/cgroup"
-    here = top / path
+    """The tightest cpu.max of our control groups."""
     found = []
-    for folder in [here, *here.parents]:
-        if not folder.is_relative_to(top):
-            break
-        match _read(folder / "cpu.max").split():
+    for folder in cgroups.folders(root):
+        match cgroups.read(folder / "cpu.max").split():
             case [limit, period] if limit != "max":
                 found.append(int(limit) / int(period))
     return min(found, default=None)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
 
 
 def _list(text: str) -> list[int]:

@@ -1,0 +1,161 @@
+"""What does a model ask of a memory, line by line?
+
+The weights are exact (`plan.py`), what is computed in between is counted from the buffers of the step that takes most:
+a chunk of the largest size beside as many answers as may run. What no header tells, a process with torch in it, a CUDA
+context, is a constant here, with its reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from homebox.fit.model import HEADS, Matrix, Model
+from homebox.fit.plan import GROUP, Plan, kept, kinds, kv_kind, kv_token_bytes, weight_bytes
+
+MIB = 2**20
+
+# Python with torch and our own code, before there is a model: 229 MiB resident, measured on x86-64 with torch 2.13 for
+# CPUs. A torch for GPUs brings the libraries of CUDA along; to be measured (scripts/gpu_check).
+PROCESS_BYTES, GPU_PROCESS_BYTES = 230 * MIB, 1024 * MIB
+# What appears with a model whatever its size: code of the kernels, the scheduler's own objects, gaps of the allocator.
+WITH_A_MODEL_BYTES = 8 * MIB
+# What a CUDA context takes before the first tensor: the driver's part, torch's kernels as they are loaded, cuBLAS with
+# its workspace (32 MiB on Hopper), our Triton kernels. 300 to 500 MiB are commonly seen; to be measured.
+CONTEXT_BYTES = 512 * MIB
+# Ten sizes of decoding and about as many of mixed steps. They share one pool of buffers, counted as activations; what
+# each has of its own, parameters of a few hundred launches, is commonly seen at 5 to 10 MiB; to be measured.
+GRAPHS, GRAPH_BYTES = 20, 8 * MIB
+
+_FLOAT = 4
+_QUERIES = 48  # queries times heads of a piece of native attention
+_SPLIT = 512  # keys of a split
+_PADDING = 16  # rows behind the last one
+_MOST_FEW = 64  # with more rows a quantised weight is unpacked on a GPU
+# Unpacking on a GPU goes by fp32: codes and two fp32 matrices at its height with 4 bits, one and the result with 8.
+_UNPACKING = {"int4": 9, "int8": 6}
+_TOGETHER = {
+    **{f"self_attn.{x}_proj": "qkv" for x in "qkv"},
+    **{f"mlp.{x}_proj": "gate_up" for x in ("gate", "up")},
+}
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Bytes. `loading`: what is needed beside the weights for a moment, while the largest of them is read; `host_kv`: keys
+    and values that are kept in the machine's own memory. On a GPU `process`, `loading` and `host_kv` lie beside it.
+    `kinds`, `kv_kind`: in which types weights and KV are kept, in words."""
+
+    weights: int
+    activations: int
+    kv_token: int
+    block_tokens: int
+    loading: int
+    graphs: int = 0
+    context: int = 0
+    process: int = 0
+    host_kv: int = 0
+    kinds: str = ""
+    kv_kind: str = ""
+
+    @property
+    def kv_block(self) -> int:
+        return self.kv_token * self.block_tokens
+
+
+def demand(model: Model, plan: Plan, *, started: bool = False, host_kv: int = 0) -> Demand:
+    """`started`: the process that asks is the engine's, and what it has taken is not free any more."""
+    process = GPU_PROCESS_BYTES if plan.on_gpu else PROCESS_BYTES
+    return Demand(
+        weights=weight_bytes(model, plan),
+        activations=activation_bytes(model, plan),
+        kv_token=kv_token_bytes(model, plan),
+        block_tokens=plan.block_tokens,
+        loading=loading_bytes(model, plan),
+        graphs=GRAPHS * GRAPH_BYTES if plan.on_gpu else 0,
+        context=CONTEXT_BYTES if plan.on_gpu and not started else 0,
+        process=WITH_A_MODEL_BYTES + (0 if started else process),
+        host_kv=host_kv,
+        kinds=kinds(model, plan),
+        kv_kind=kv_kind(model, plan),
+    )
+
+
+def activation_bytes(model: Model, plan: Plan) -> int:
+    """Of the largest step: buffers that pass from one matmul to the next, attention's, and logits."""
+    rows = plan.max_chunk_tokens + plan.max_running
+    if plan.kernels == "native":
+        return _native_step(model, plan, rows)
+    if plan.kernels == "reference":
+        return _reference_step(model, plan, rows)
+    return _gpu_step(model, plan, rows)
+
+
+def _native_step(model: Model, plan: Plan, rows: int) -> int:
+    """The buffers of native/step.cpp, which are kept between steps, and what Python holds around them."""
+    spec = model.spec
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    # Of a row that meets a weight: itself, its two bytes a value, and scale, sum and shift of its groups.
+    meeting = sum(size * (_FLOAT + 2) + size // GROUP * 12 for size in (spec.hidden, q, spec.mlp))
+    step = (rows + _PADDING) * (meeting + (q + 2 * kv + spec.head_dim) * _FLOAT)
+    scratch = plan.threads * _QUERIES * (64 + 3 * spec.head_dim + 128) * _FLOAT
+    parts = (plan.max_running + spec.context // _SPLIT) * spec.heads * (spec.head_dim + 2) * _FLOAT
+    return step + scratch + parts + 2 * rows * spec.hidden * _FLOAT + _logits(model, plan)
+
+
+def _reference_step(model: Model, plan: Plan, rows: int) -> int:
+    """At the height of a layer: its input, normed and rotated copies, gate and up with their product, or attention over
+    a whole context, whose keys and values are copied and whose mask is spread over the heads that share a key."""
+    spec = model.spec
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    mlp = rows * (3 * spec.hidden + 4 * spec.mlp)
+    keys = 2 * spec.context * kv
+    mask = 2 * plan.max_chunk_tokens * spec.context * (spec.heads // spec.kv_heads)
+    attention = rows * (3 * spec.hidden + 3 * (q + 2 * kv)) + keys + mask
+    return max(mlp, attention) * _FLOAT + _logits(model, plan)
+
+
+def _gpu_step(model: Model, plan: Plan, rows: int) -> int:
+    """Buffers of one layer in bf16, used by all; attention's partial sums; the largest weight unpacked."""
+    spec = model.spec
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    step = rows * (4 * spec.hidden + 2 * q + 2 * kv + 3 * spec.mlp) * 2
+    shared = max(16, 1 << (spec.heads // spec.kv_heads - 1).bit_length())
+    parts = (plan.max_running + spec.context // _SPLIT) * spec.kv_heads * shared
+    return step + parts * (spec.head_dim + 2) * _FLOAT + _unpacked(model, plan) + _logits(model, plan)
+
+
+def _unpacked(model: Model, plan: Plan) -> int:
+    """The largest quantised weight that many rows meet. Queries, keys and values are one there, so are gate and up."""
+    sizes: dict[tuple[int | None, str], int] = {}
+    for matrix in model.matrices:
+        kind = kept(matrix, plan)
+        if kind in _UNPACKING and (matrix.name not in HEADS or plan.max_running > _MOST_FEW):
+            key = matrix.layer, _TOGETHER.get(matrix.name, matrix.name)
+            sizes[key] = sizes.get(key, 0) + matrix.elements * _UNPACKING[kind]
+    return max(sizes.values(), default=0)
+
+
+def _logits(model: Model, plan: Plan) -> int:
+    """Of as many rows as are chosen for at once, and a copy that logprobs are read from. On a GPU also what the head
+    itself gives, and the rows that are drawn from."""
+    each = 3 * _FLOAT + 2 if plan.on_gpu else 2 * _FLOAT
+    return plan.max_running * model.spec.vocab_size * each
+
+
+def loading_bytes(model: Model, plan: Plan) -> int:
+    """What the matrix that asks most takes on its way, beside the place where it ends up."""
+    return max(matrix.elements * _on_the_way(matrix, plan) for matrix in model.matrices) // 8
+
+
+def _on_the_way(matrix: Matrix, plan: Plan) -> int:
+    """Eighths of a byte an element, at the height: the file's own bytes, and the forms in between (model/loader.py)."""
+    file = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 9, "int4": 5}[matrix.stored]
+    kind = kept(matrix, plan)
+    if matrix.stored in ("int8", "int4"):
+        codes = 8
+        if kind in ("int8", "int4"):
+            return file + codes + (8 if kind == "int4" else 1)
+        return codes + 2 * 32  # codes as floats, and their product with the scales
+    if kind in ("int8", "int4"):
+        return file + 3 * 32  # fp32, divided, rounded
+    return file + (0 if matrix.stored == kind else 32)

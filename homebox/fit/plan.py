@@ -1,0 +1,129 @@
+"""In what form is a model kept, and how many bytes is each part of it then?
+
+A `Plan` says by which kernels, in how many bits, and how much is computed at a time. The bytes of weights are exact:
+they are those of the layouts that the kernels read (kernels/cpu/native/linear.h, kernels/grouped.py), and tests compare
+them with loaded models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from homebox.fit.model import HEADS, Matrix, Model, Stored
+from homebox.model.spec import DecoderSpec
+
+Kernels = Literal["native", "reference", "gpu"]
+Quantize = Literal["auto", "none", "int8", "int4"]
+Kept = Literal["fp32", "bf16", "int8", "int4"]
+Kv = Literal["fp32", "bf16", "int8", "fp8"]
+
+TILE = 16  # outputs of a tile of the native kernels, which pad to whole ones
+GROUP = 32  # inputs that share a scale
+MOST_DIMENSIONS = 512  # of a head, of the native kernels
+_LINE = 64  # bytes of a cache line
+
+# Bytes of a group of 32 inputs of one output: 32 codes, an fp16 scale, with 4 bits an fp16 minimum too.
+_GROUP_BYTES: Mapping[Kept, int] = {"int8": 32 + 2, "int4": 16 + 2 + 2}
+_ELEMENT_BYTES: Mapping[Kept, int] = {"fp32": 4, "bf16": 2}
+_KV_BYTES: Mapping[Kv, int] = {"fp32": 4, "bf16": 2, "int8": 1, "fp8": 1}
+_KV_SCALE_BYTES = 4  # of 8-bit keys or values: an fp32 scale for each token and head
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`kv` None: as the kernels like it best. `threads` matter on a processor only. A block of keys and values holds
+    `block_tokens`."""
+
+    kernels: Kernels
+    quantize: Quantize = "auto"
+    kv: Kv | None = None
+    max_running: int = 32
+    max_chunk_tokens: int = 512
+    threads: int = 1
+    block_tokens: int = 16
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.kernels == "gpu"
+
+
+def fits_native(spec: DecoderSpec) -> bool:
+    """Whether the native kernels can compute a model of this shape."""
+    return (
+        spec.head_dim % TILE == 0
+        and spec.head_dim <= MOST_DIMENSIONS
+        and not any(size % GROUP for size in (spec.hidden, spec.mlp, spec.heads * spec.head_dim))
+    )
+
+
+def kept(matrix: Matrix, plan: Plan) -> Kept:
+    """How this matrix lies in memory."""
+    if plan.kernels == "reference":
+        return "fp32"
+    stored: Stored = matrix.stored
+    floats: Kept = "bf16" if plan.on_gpu else "fp32"
+    if stored in ("int8", "int4"):
+        return floats if plan.quantize == "none" else stored
+    if plan.quantize in ("int8", "int4"):
+        return "int8" if matrix.name in HEADS else plan.quantize
+    return "bf16" if stored == "bf16" and plan.quantize == "auto" else floats
+
+
+def kinds(model: Model, plan: Plan) -> str:
+    """The types that the matrices are kept in, most bytes first: "int4 and int8"."""
+    sizes: dict[str, int] = {}
+    for matrix in model.matrices:
+        kind = kept(matrix, plan)
+        sizes[kind] = sizes.get(kind, 0) + _matrix_bytes(matrix, plan)
+    return " and ".join(sorted(sizes, key=lambda kind: -sizes[kind]))
+
+
+def weight_bytes(model: Model, plan: Plan) -> int:
+    """Of all weights as they lie in memory."""
+    total = sum(_matrix_bytes(matrix, plan) for matrix in model.matrices)
+    if plan.kernels == "reference" and model.spec.tied_head:
+        # The head is multiplied from a layout of its own, the embedding is looked up in a plain one.
+        total += next(_matrix_bytes(matrix, plan) for matrix in model.matrices if matrix.name == HEADS[0])
+    return total + model.norm_elements * (2 if plan.on_gpu else 4)
+
+
+def kv_kind(model: Model, plan: Plan) -> Kv:
+    if plan.kv is not None:
+        return plan.kv
+    if plan.on_gpu:
+        return "bf16"
+    return "fp32" if kinds(model, plan) == "fp32" else "bf16"
+
+
+def kv_token_bytes(model: Model, plan: Plan) -> int:
+    """What one token takes over all layers, keys and values together."""
+    spec, kind = model.spec, kv_kind(model, plan)
+    each = spec.head_dim * _KV_BYTES[kind] + (_KV_SCALE_BYTES if kind in ("int8", "fp8") else 0)
+    return 2 * spec.layers * spec.kv_heads * each
+
+
+def _matrix_bytes(matrix: Matrix, plan: Plan) -> int:
+    kind = kept(matrix, plan)
+    if plan.kernels != "native":
+        bias = matrix.outputs * (2 if plan.on_gpu else 4)
+        return matrix.count * (_plain_bytes(matrix, kind) + (bias if matrix.bias else 0))
+    tiles = -(-matrix.outputs // TILE)
+    bias = tiles * TILE * 4
+    return matrix.count * (tiles * _tile_bytes(matrix.inputs, kind) + (bias if matrix.bias else 0))
+
+
+def _plain_bytes(matrix: Matrix, kind: Kept) -> int:
+    if kind in _ELEMENT_BYTES:
+        return matrix.elements * _ELEMENT_BYTES[kind]
+    return matrix.elements // GROUP * _GROUP_BYTES[kind]
+
+
+def _tile_bytes(inputs: int, kind: Kept) -> int:
+    if kind in _ELEMENT_BYTES:
+        return inputs * TILE * _ELEMENT_BYTES[kind]
+    groups = inputs // GROUP
+    if kind == "int4":
+        return groups * TILE * _GROUP_BYTES[kind]
+    return -(-groups * TILE * 2 // _LINE) * _LINE + groups * TILE * GROUP  # scales are padded to whole lines
