@@ -28,7 +28,7 @@ SYSTEM_STATE = Path("/var/lib/homebox")
 SYSTEM_UNIT = Path("/etc/systemd/system/homebox.socket")
 SYSTEM_CONFIG = Path("/etc/homebox")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
-_DEVICES = ("auto", "cpu")  # what the engine of this version can compute on
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 _KERNELS = ("auto", "native", "reference")
 _QUANTIZE = ("auto", "none", "int8", "int4")
 _LOG_FORMATS = ("text", "json")
@@ -249,8 +249,8 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
             'a list of origins, like ["https://notes.home"]',
             "There is none for all pages.",
         )
-    if settings.device not in _DEVICES:
-        refuse("device", " or ".join(_DEVICES), "This version computes on the CPU.")
+    if not _DEVICE.fullmatch(settings.device):
+        refuse("device", 'auto, cpu, cuda or one of several GPUs, like "cuda:1"')
     try:
         kv_bytes = size_bytes(settings.kv_memory)
     except UsageError as error:

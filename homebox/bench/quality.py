@@ -29,8 +29,7 @@ from homebox.engine.compute import choose
 from homebox.errors import HomeboxError, UsageError
 from homebox.kernels.attention import Attention, BatchShape
 from homebox.library import manifest
-from homebox.model.decoder import Decoder
-from homebox.model.native import NativeDecoder
+from homebox.model.decoder import AnyDecoder
 from homebox.text.tokens import Tokenizer
 from homebox.wire.frames import Start
 
@@ -57,7 +56,7 @@ def windows(model_dir: Path, count: int) -> list[list[int]]:
 class Teacher:
     """One side: says for every position of a text what may come next. Each text has blocks of its own."""
 
-    def __init__(self, decoder: Decoder | NativeDecoder, attention: Attention, longest: int) -> None:
+    def __init__(self, decoder: AnyDecoder, attention: Attention, longest: int) -> None:
         self._decoder, self._attention = decoder, attention
         self._blocks_each = -(-longest // attention.cache.block_size)
 

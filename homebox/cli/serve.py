@@ -24,7 +24,9 @@ def serve(
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Open TCP, too; a key must exist.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="An installed model.")] = None,
-    device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="auto or cpu.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, or cuda:1 of several.")
+    ] = None,
     kv_memory: Annotated[
         str | None, typer.Option("--kv-memory", metavar="SIZE", help='Memory for conversations: "2GiB".')
     ] = None,

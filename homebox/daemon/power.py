@@ -17,14 +17,13 @@ from homebox.daemon.engine_state import EngineState
 from homebox.daemon.identity import Person
 from homebox.daemon.pause_file import PauseFile
 from homebox.daemon.sleep import SleepWatch
-from homebox.daemon.supervisor import Supervisor
+from homebox.daemon.supervisor import GPU, Supervisor
 from homebox.errors import NotAllowed
 from homebox.wire.pause import Pause
 
 log = logging.getLogger("homebox.power")
 
 LOOK_EVERY_S = 1.0
-GPU = "cuda"  # how the name of a device begins whose memory does not survive a suspend
 
 
 def may_pause(person: Person) -> bool:

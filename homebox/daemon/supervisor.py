@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from homebox import errors
 from homebox.daemon.engine_process import WORKER, EngineProcess
 from homebox.daemon.engine_state import CLOSED, DORMANT, EngineState, Happened, after
@@ -29,6 +31,7 @@ from homebox.wire.pause import Pause
 
 log = logging.getLogger("homebox.engine")
 
+GPU = "cuda"  # how the name of a device begins that may be lost, and whose memory does not survive a suspend
 HOPELESS = ("usage_error",)  # a fault that another try with the same settings only repeats
 PAUSED_RETRY_S = 60.0  # when to come again, where nobody knows how long a pause lasts
 
@@ -313,6 +316,9 @@ class Supervisor:
             if process.dismissed and isinstance(frame, frames.Loading | frames.Ready):
                 continue  # the state is not about this engine any more
             if isinstance(frame, frames.Ready):
+                if self._start.device == "auto" and frame.device.startswith(GPU):
+                    # Whoever had a GPU waits for it if it is lost: nobody's answer goes on at a tenth of the speed unasked.
+                    self._start = msgspec.structs.replace(self._start, device=frame.device.split()[0])
                 process.ready_at, self.load_s = heard_at, heard_at - process.started_at
             try:
                 self._take(frame)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from homebox.engine.core import StepRunner
+from homebox.engine.core import MeasuredRunner
 from homebox.engine.plan import StepPlan, StepResult
 
 
 class Ahead:
-    def __init__(self, runner: StepRunner) -> None:
+    def __init__(self, runner: MeasuredRunner) -> None:
         self._runner = runner
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
 
@@ -22,6 +22,9 @@ class Ahead:
 
     def collect(self, handle: Future[StepResult]) -> StepResult:
         return handle.result()
+
+    def measure(self, tokens: int) -> float:
+        return self._runner.measure(tokens)
 
     def _compute(self, plan: StepPlan) -> StepResult:
         return self._runner.collect(self._runner.launch(plan))

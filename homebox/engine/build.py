@@ -11,26 +11,20 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
-
-from homebox.engine.ahead import Ahead
 from homebox.engine.blocks import KVSpace
 from homebox.engine.budget import StepTime, chunk_load
 from homebox.engine.compute import Choice, Compute, choose
-from homebox.engine.core import Engine
-from homebox.engine.runner import Runner
+from homebox.engine.core import Engine, MeasuredRunner
 from homebox.engine.scheduler import Limits, Scheduler
-from homebox.errors import DeviceMissing, UsageError
+from homebox.errors import UsageError
 from homebox.fit.advice import check
 from homebox.fit.demand import Demand, demand
-from homebox.fit.machine import free_bytes
 from homebox.fit.plan import Plan
-from homebox.fit.room import LEAST_BLOCKS, Fit, Memory, room
+from homebox.fit.room import LEAST_BLOCKS, Fit, room
 from homebox.fit.words import lowered
 from homebox.kernels.attention import Attention
-from homebox.model.decoder import Decoder
+from homebox.model.decoder import AnyDecoder
 from homebox.model.loader import Report
-from homebox.model.native import NativeDecoder
 from homebox.wire.frames import FromEngine, Ready, Start
 
 _MEASURED_TOKENS = (1, 1, 16, 16, 128, 128)
@@ -45,7 +39,7 @@ class Parts(NamedTuple):
     """What computes, in the configuration that `Start` asks for; when is another question."""
 
     compute: Compute
-    decoder: Decoder | NativeDecoder
+    decoder: AnyDecoder
     attention: Attention
     blocks: int  # of each group
     fit: Fit
@@ -59,17 +53,19 @@ def build(
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
     compute, decoder, attention, blocks, fit = parts(start, report)
-    runner = Runner(decoder, attention, start.max_running, compute.sampling)
+    runner = compute.runner((decoder, attention))
     step_time = _measure(runner, blocks * start.block_size, report)
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
     context = compute.spec.context
     max_context = min(context, space.capacity_tokens())
-    limits = Limits(context, start.max_running, start.max_chunk_tokens, layers=compute.spec.layers)
-    steps = runner if start.depth == 1 else Ahead(runner)
-    engine = Engine(Scheduler(limits, space, step_time), steps, emit, depth=start.depth, flush=flush)
+    limits = Limits(
+        context, start.max_running, start.max_chunk_tokens, prefill_step_ms=compute.prefill_ms,
+        layers=compute.cut_layers,
+    )  # fmt: skip
+    engine = Engine(Scheduler(limits, space, step_time), runner, emit, depth=compute.depth, flush=flush)
     ready = Ready(
         pid=os.getpid(),
-        device=f"cpu ({compute.threads} threads)",
+        device=compute.device,
         max_context=max_context,
         vocab_size=compute.spec.vocab_size,
         block_size=start.block_size,
@@ -87,13 +83,6 @@ def build(
 def parts(start: Start, report: Report) -> Parts:
     """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
     GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
-    if start.device.startswith("cuda") and not torch.cuda.is_available():
-        raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
-    if start.device not in ("auto", "cpu"):
-        raise UsageError(
-            f"device {start.device!r} is not supported yet; this engine computes on the CPU",
-            hint='Use "auto" or "cpu".',
-        )
     choice = choose(start, report)
     fit = _fit(start, choice)
     compute = choice.load()
@@ -110,7 +99,7 @@ def _fit(start: Start, choice: Choice) -> Fit:
         return demand(model, plan, started=True)
 
     most = start.max_running * -(-model.spec.context // start.block_size) * start.block_size
-    fit = room(ask(plan), Memory(free_bytes()), kv_bytes=start.kv_bytes, most_tokens=most)
+    fit = room(ask(plan), choice.memory(), kv_bytes=start.kv_bytes, most_tokens=most)
     block = fit.demand.kv_block
     if 0 < start.kv_bytes < LEAST_BLOCKS * block:
         raise UsageError(
@@ -121,7 +110,7 @@ def _fit(start: Start, choice: Choice) -> Fit:
     return check(fit, model, plan, ask)
 
 
-def _measure(runner: Runner, most: int, report: Report) -> StepTime:
+def _measure(runner: MeasuredRunner, most: int, report: Report) -> StepTime:
     step_time = StepTime()
     for i, tokens in enumerate(_MEASURED_TOKENS):
         report("timing", i, len(_MEASURED_TOKENS))
@@ -138,6 +127,4 @@ def _notes(fit: Fit, context: int, max_context: int) -> list[str]:
             f"the KV memory holds {max_context} tokens, so that is the longest conversation here; the model was "
             f"trained for {context}"
         )
-    if torch.cuda.is_available():
-        notes.append("a GPU is here and not used yet: this engine computes on the CPU")
     return notes

@@ -11,14 +11,20 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
+from homebox.engine.ahead import Ahead
 from homebox.engine.blocks import Group
+from homebox.engine.core import MeasuredRunner
+from homebox.engine.pace import PREFILL_MS
+from homebox.engine.runner import Runner
 from homebox.errors import KernelsMissing
+from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model, read
 from homebox.fit.plan import Kernels, Plan, Quantize
+from homebox.fit.room import Memory
 from homebox.kernels.attention import Attention, PagedCache
 from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.attention import BlockCache, NativeAttention, kv_dtype
@@ -28,7 +34,7 @@ from homebox.kernels.cpu.placement import Placement, place, topology
 from homebox.kernels.cpu.sampling import NativeSampling
 from homebox.kernels.reference import ReferenceAttention
 from homebox.kernels.sampling import REFERENCE, SamplingKernel
-from homebox.model.decoder import Decoder
+from homebox.model.decoder import AnyDecoder, Decoder
 from homebox.model.loader import Report, load, load_native, weight_bytes
 from homebox.model.native import NativeDecoder, runs_natively
 from homebox.model.spec import DecoderSpec
@@ -36,7 +42,7 @@ from homebox.wire.frames import Start
 
 REFERENCE_NOTE = "attention runs on the reference kernel: correct, and slow with long contexts"
 
-Parts = tuple[Decoder | NativeDecoder, Attention]
+Parts = tuple[AnyDecoder, Attention]
 
 
 @dataclass(frozen=True)
@@ -46,21 +52,28 @@ class Choice:
     model: Model
     plan: Plan
     load: Callable[[], Compute]
+    memory: Callable[[], Memory]  # what is free of it now
 
 
 @dataclass(frozen=True)
 class Compute:
-    """A loaded model. `name`: of the kernels; `weights`: their types in a person's words; `notes`: what the person at this
-    machine should know."""
+    """A loaded model. `name`: of the kernels; `device`, `weights`: where it is computed and the types of weights, in a person's
+    words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts, with
+    `depth` steps launched before the oldest is collected; `prefill_ms`: how long a chunk may be where nobody reads;
+    `cut_layers`: how many layers can be computed one by one."""
 
     spec: DecoderSpec
     groups: list[Group]
     name: str
-    threads: int
+    device: str
     weights: str
     weight_bytes: int
     block_bytes: int  # of one block over the layers of all groups, keys and values together
     with_blocks: Callable[[int], Parts]
+    runner: Callable[[Parts], MeasuredRunner]
+    depth: int
+    prefill_ms: float
+    cut_layers: int
     sampling: SamplingKernel
     notes: list[str]
 
@@ -68,18 +81,27 @@ class Compute:
 def choose(start: Start, report: Report) -> Choice:
     """Raises BadFile for a model that these kernels cannot run, KernelsMissing where native ones are asked for and cannot
     be."""
-    placement = place(topology(), start.threads)
-    torch.set_num_threads(placement.threads)
+    from homebox.engine import gpu
+
+    found_gpu = gpu.find(start.device)
     folder = Path(start.model_dir)
     model = read(folder)
+    if isinstance(found_gpu, gpu.Gpu):
+        return gpu.choice(start, model, found_gpu, report)
+    notes = [f"{found_gpu}: the processor computes"] if found_gpu else []
+    placement = place(topology(), start.threads)
+    torch.set_num_threads(placement.threads)
 
     def native(found: Native) -> Choice:
-        plan = _plan(start, placement, "native")
-        return Choice(model, plan, lambda: _native(start, folder, found, placement, report))
+        plan = plan_for(start, placement.threads, "native")
+        return Choice(
+            model, plan, lambda: _native(start, folder, found, placement, report, notes), host_memory
+        )
 
     def reference(note: str) -> Choice:
-        plan = _plan(start, placement, "reference")
-        return Choice(model, plan, lambda: _reference(start, folder, placement, report, [note]))
+        plan = plan_for(start, placement.threads, "reference")
+        load = lambda: _reference(start, folder, placement, report, [*notes, note])  # noqa: E731
+        return Choice(model, plan, load, host_memory)
 
     if start.kernels == "reference":
         return reference(REFERENCE_NOTE)
@@ -95,13 +117,17 @@ def choose(start: Start, report: Report) -> Choice:
     )
 
 
-def _plan(start: Start, placement: Placement, kernels: Kernels) -> Plan:
+def host_memory() -> Memory:
+    return Memory(free_bytes())
+
+
+def plan_for(start: Start, threads: int, kernels: Kernels) -> Plan:
     return Plan(
         kernels=kernels,
         quantize=cast(Quantize, start.quantize),
         max_running=start.max_running,
         max_chunk_tokens=start.max_chunk_tokens,
-        threads=placement.threads,
+        threads=threads,
         block_tokens=start.block_size,
     )
 
@@ -126,12 +152,33 @@ def _unfit(spec: DecoderSpec, start: Start) -> str:
     return ""
 
 
-def _owners(spec: DecoderSpec, groups: list[Group]) -> tuple[int, ...]:
+def owners(spec: DecoderSpec, groups: list[Group]) -> tuple[int, ...]:
     owner = {layer: index for index, group in enumerate(groups) for layer in group.layers}
     return tuple(owner[layer] for layer in range(spec.layers))
 
 
-def _native(start: Start, folder: Path, found: Native, placement: Placement, report: Report) -> Compute:
+def _on_cpu(start: Start, placement: Placement, sampling: SamplingKernel, layers: int) -> dict[str, Any]:
+    """What is the same whichever kernels compute on a processor."""
+
+    def runner(parts: Parts) -> MeasuredRunner:
+        decoder, attention = parts
+        assert isinstance(decoder, Decoder | NativeDecoder)
+        made = Runner(decoder, attention, start.max_running, sampling)
+        return made if start.depth == 1 else Ahead(made)
+
+    return {
+        "device": f"cpu ({placement.threads} threads)",
+        "runner": runner,
+        "depth": start.depth,
+        "prefill_ms": PREFILL_MS,
+        "cut_layers": layers,
+        "sampling": sampling,
+    }
+
+
+def _native(
+    start: Start, folder: Path, found: Native, placement: Placement, report: Report, notes: list[str]
+) -> Compute:
     functions = abi.declare(found.functions)
     cpus = (ctypes.c_int * len(placement.cpus))(*placement.cpus) if placement.cpus else None
     functions.hb_threads(placement.threads, cpus)
@@ -143,7 +190,7 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
 
     def with_blocks(blocks: int) -> Parts:
         cache = BlockCache(
-            layer_groups=_owners(spec, groups),
+            layer_groups=owners(spec, groups),
             blocks=(blocks,) * len(groups),
             kv_heads=spec.kv_heads,
             head_dim=spec.head_dim,
@@ -156,13 +203,12 @@ def _native(start: Start, folder: Path, found: Native, placement: Placement, rep
         spec=spec,
         groups=groups,
         name=f"native {found.level}",
-        threads=placement.threads,
         weights=weights.kinds(),
         weight_bytes=weights.nbytes,
         block_bytes=BlockCache.block_bytes(spec.layers, spec.kv_heads, spec.head_dim, dtype),
         with_blocks=with_blocks,
-        sampling=NativeSampling(functions),
-        notes=[found.passed_over] if found.passed_over else [],
+        notes=[*notes, found.passed_over] if found.passed_over else notes,
+        **_on_cpu(start, placement, NativeSampling(functions), spec.layers),
     )
 
 
@@ -175,7 +221,7 @@ def _reference(start: Start, folder: Path, placement: Placement, report: Report,
 
     def with_blocks(blocks: int) -> Parts:
         cache = PagedCache(
-            layer_groups=_owners(spec, groups),
+            layer_groups=owners(spec, groups),
             blocks=(blocks,) * len(groups),
             block_size=start.block_size,
             kv_heads=spec.kv_heads,
@@ -189,13 +235,12 @@ def _reference(start: Start, folder: Path, placement: Placement, report: Report,
         spec=spec,
         groups=groups,
         name=ReferenceAttention.name,
-        threads=placement.threads,
         weights="fp32",
         weight_bytes=weight_bytes(decoder),
         block_bytes=PagedCache.block_bytes(
             spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype
         ),
         with_blocks=with_blocks,
-        sampling=REFERENCE,
         notes=notes,
+        **_on_cpu(start, placement, REFERENCE, spec.layers),
     )

@@ -35,6 +35,11 @@ class StepRunner(Protocol):
     def collect(self, handle: Any) -> StepResult: ...
 
 
+class MeasuredRunner(StepRunner, Protocol):
+    def measure(self, tokens: int) -> float:
+        """Milliseconds of a step of so many prompt tokens of nobody."""
+
+
 class Flight(NamedTuple):
     """A launched step."""
 

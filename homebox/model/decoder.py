@@ -9,6 +9,7 @@ attention knows about sequences.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
@@ -36,6 +37,19 @@ class Weights:
     layers: list[LayerWeights]
     norm: torch.Tensor
     head: Linear  # hidden to vocab
+
+
+class AnyDecoder(Protocol):
+    """What all decoders have, whatever computes them."""
+
+    spec: DecoderSpec
+    device: torch.device
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
+        """Hidden states, `[tokens, hidden]`, of `ids` behind all layers."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[rows, vocab]`, in fp32."""
 
 
 class Decoder:

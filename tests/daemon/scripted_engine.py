@@ -129,6 +129,11 @@ class ScriptedEngine:
         if how == "no_device" and not Path(path).exists():
             self.send(frames.Fault("device_missing", "torch sees no GPU for device 'cuda'"))
             raise SystemExit(1)
+        if how == "gpu" and not Path(path).exists() and self.start.device != "auto":
+            self.send(frames.Fault("device_missing", f"torch sees no GPU for device {self.start.device!r}"))
+            raise SystemExit(1)
+        if how == "gpu":  # as the real one: with "auto" the processor would do
+            os.environ["HOMEBOX_SCRIPT_DEVICE"] = "cuda:0 (pretended)" if Path(path).exists() else "cpu"
         while how == "wait" and not Path(path).exists():
             self.send(frames.Loading("weights", 2, 3))
             if select.select([self.connection], [], [], 0.01)[0] and not self.peek():

@@ -323,6 +323,30 @@ def test_a_device_that_appears_late_is_waited_for_with_everybody_who_asks_meanwh
     run(model, scenario, patience=Patience(device_s=0.02, tries=QUICK.tries))
 
 
+def test_who_had_a_gpu_waits_for_it_when_it_is_lost_and_is_not_served_by_the_processor(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = tmp_path / "gpu"
+    gpu.touch()
+    monkeypatch.setenv("HOMEBOX_SCRIPT_LOAD", f"gpu:{gpu}")
+
+    async def scenario(bench: Bench) -> None:
+        box = bench.supervisor
+        await until(lambda: box.state is S.READY)
+        assert box.ready and box.ready.device.startswith("cuda:0")
+        gpu.unlink()
+        assert box.pid
+        os.kill(box.pid, signal.SIGKILL)
+        await until(lambda: box.state is S.NO_DEVICE)
+        _, ear = bench.ask("[[say=hello]]")
+        assert "cuda:0" in box.detail and not ear.ends
+        gpu.touch()
+        await until(lambda: ear.ends)
+        assert ear.ends[0][0] == "stop" and box.ready and box.ready.device.startswith("cuda:0")
+
+    run(model, scenario, patience=Patience(device_s=0.02, tries=QUICK.tries))
+
+
 def test_a_box_that_waits_for_its_device_can_be_paused_and_stopped(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

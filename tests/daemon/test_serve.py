@@ -281,7 +281,7 @@ def test_a_key_that_cannot_be_shown_is_taken_back(tmp_path: Path) -> None:
 
 SETTINGS = [
     ("device", "tpu"),
-    ("device", "cuda"),
+    ("device", "cuda:first"),
     ("kv_memory", "lots"),
     ("kv_memory", "0"),
     ("kv_memory", "1KiB"),

@@ -112,7 +112,7 @@ def test_the_socket_closing_in_the_middle_of_an_answer_ends_the_process(
     "start, complaint",
     [
         (Start("/nowhere"), "no config.json"),
-        (Start("/nowhere", device="tpu"), "not supported yet"),
+        (Start("/nowhere", device="tpu"), "is not known"),
         pytest.param(
             Start("/nowhere", device="cuda"),
             "sees no GPU",

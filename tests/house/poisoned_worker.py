@@ -21,7 +21,7 @@ class FragileRunner(Runner):
 
 
 if __name__ == "__main__":
-    import homebox.engine.build
+    import homebox.engine.compute
 
-    homebox.engine.build.Runner = FragileRunner  # type: ignore[misc]
+    homebox.engine.compute.Runner = FragileRunner  # type: ignore[misc]
     sys.exit(worker.main())

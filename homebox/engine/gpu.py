@@ -1,0 +1,131 @@
+"""What does the arithmetic where there is a GPU, and is there one that we can use?
+
+Triton is imported here and nowhere before: a box without a GPU has none, and needs none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from homebox.engine.compute import Choice, Compute, Parts, layer_groups, owners, plan_for
+from homebox.engine.core import MeasuredRunner
+from homebox.errors import DeviceMissing, UsageError
+from homebox.fit.machine import free_bytes
+from homebox.fit.model import Model
+from homebox.fit.plan import kinds, weight_bytes
+from homebox.fit.room import Memory
+from homebox.kernels.attention import KvKind, PagedCache
+from homebox.kernels.device import device_for
+from homebox.model.loader import Report
+from homebox.wire.frames import Start
+
+# A chunk of a prompt where nobody reads: a GPU is fast enough that whoever comes next need not wait longer than this.
+PREFILL_MS = 100.0
+DEPTH = 2  # one step is computed while the next one is planned
+
+
+@dataclass(frozen=True)
+class Gpu:
+    device: torch.device
+    name: str
+    unified: bool = False  # its memory is the machine's own
+
+    def memory(self) -> Memory:
+        """What is free now."""
+        if self.device.type == "cpu":
+            return Memory(free_bytes())
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return Memory(free, "unified" if self.unified else "gpu")
+
+
+def find(asked: str) -> Gpu | str:
+    """The GPU that `device` means, or why the processor computes. Raises DeviceMissing where a GPU is asked for and there
+    is none that we can use (yet), UsageError where nobody knows such a device."""
+    kind, _, number = asked.partition(":")
+    if asked not in ("auto", "cpu") and (kind != "cuda" or (number and not number.isdecimal())):
+        raise UsageError(f"device {asked!r} is not known", hint='Use "auto", "cpu", "cuda" or "cuda:1".')
+    if asked == "cpu":
+        return ""
+    why = _why_not(int(number or 0))
+    if not why:
+        device = torch.device("cuda", int(number or 0))
+        properties = torch.cuda.get_device_properties(device)
+        return Gpu(device, properties.name, bool(getattr(properties, "is_integrated", False)))
+    if asked != "auto":
+        raise DeviceMissing(f"device {asked!r}: {why}")
+    return why if torch.cuda.is_available() else ""
+
+
+def _why_not(number: int) -> str:
+    if not torch.cuda.is_available():
+        return "torch sees no GPU"
+    if number >= torch.cuda.device_count():
+        return f"torch sees {torch.cuda.device_count()} GPUs, counted from 0"
+    if importlib.util.find_spec("triton") is None:
+        return "a GPU is here, but not Triton, which our kernels for it need (torch for CUDA brings it along)"
+    if torch.version.hip is None and not torch.cuda.is_bf16_supported(including_emulation=False):
+        major, minor = torch.cuda.get_device_capability(number)
+        return f"the GPU here (capability {major}.{minor}) cannot compute in bf16, which our kernels need"
+    return ""
+
+
+def choice(start: Start, model: Model, gpu: Gpu, report: Report) -> Choice:
+    """This model on this GPU."""
+    return Choice(
+        model, plan_for(start, threads=1, kernels="gpu"), lambda: _load(start, model, gpu, report), gpu.memory
+    )
+
+
+def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
+    from homebox.kernels.triton.attention import TritonAttention
+    from homebox.kernels.triton.sampling import TritonChooser, TritonSampling
+    from homebox.model.device import DeviceDecoder
+    from homebox.model.loader import load_for_device
+
+    dtype = torch.float32 if gpu.device.type == "cpu" else torch.bfloat16
+    spec, weights = load_for_device(Path(start.model_dir), dtype, gpu.device, start.quantize, report)
+    groups = layer_groups(spec)
+
+    def with_blocks(blocks: int) -> Parts:
+        cache = PagedCache(
+            layer_groups=owners(spec, groups), blocks=(blocks,) * len(groups), block_size=start.block_size,
+            kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=KvKind.AS_IS,
+        )  # fmt: skip
+        attention = TritonAttention(cache, tuple(group.window for group in groups), spec.heads)
+        return DeviceDecoder(spec, weights, attention), attention
+
+    def runner(parts: Parts) -> MeasuredRunner:
+        from homebox.engine.device_runner import DeviceRunner
+        from homebox.engine.graphs import padded
+
+        decoder, _ = parts
+        assert isinstance(decoder, DeviceDecoder)
+        chooser = TritonChooser(padded(start.max_running) or start.max_running, spec.vocab_size, gpu.device)
+        return DeviceRunner(
+            device_for(gpu.device), decoder, chooser, slots=start.max_running, chunk=start.max_chunk_tokens,
+            depth=max(start.depth, DEPTH),
+        )  # fmt: skip
+
+    plan = plan_for(start, threads=1, kernels="gpu")
+    return Compute(
+        spec=spec,
+        groups=groups,
+        name="triton",
+        device=f"{gpu.device} ({gpu.name})",
+        weights=kinds(model, plan),
+        weight_bytes=weight_bytes(model, plan),
+        block_bytes=PagedCache.block_bytes(
+            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype
+        ),
+        with_blocks=with_blocks,
+        runner=runner,
+        depth=max(start.depth, DEPTH),
+        prefill_ms=PREFILL_MS,
+        cut_layers=1,
+        sampling=TritonSampling(),
+        notes=[],
+    )
