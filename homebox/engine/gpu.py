@@ -6,6 +6,7 @@ Triton is imported here and nowhere before: a box without a GPU has none, and ne
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,14 +46,15 @@ class Gpu:
 def find(asked: str) -> Gpu | str:
     """The GPU that `device` means, or why the processor computes. Raises DeviceMissing where a GPU is asked for and there
     is none that we can use (yet), UsageError where nobody knows such a device."""
-    kind, _, number = asked.partition(":")
-    if asked not in ("auto", "cpu") and (kind != "cuda" or (number and not number.isdecimal())):
+    known = re.fullmatch(r"auto|cpu|cuda(?::([0-9]+))?", asked)
+    if known is None:
         raise UsageError(f"device {asked!r} is not known", hint='Use "auto", "cpu", "cuda" or "cuda:1".')
     if asked == "cpu":
         return ""
-    why = _why_not(int(number or 0))
+    number = int(known[1] or 0)
+    why = _why_not(number)
     if not why:
-        device = torch.device("cuda", int(number or 0))
+        device = torch.device("cuda", number)
         properties = torch.cuda.get_device_properties(device)
         return Gpu(device, properties.name, bool(getattr(properties, "is_integrated", False)))
     if asked != "auto":

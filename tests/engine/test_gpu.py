@@ -1,0 +1,52 @@
+"""`device = "cuda"`, from settings to text: a GPU is pretended, and Triton's interpreter computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from homebox.engine import gpu
+from homebox.errors import DeviceMissing, UsageError
+from homebox.wire.frames import Sampling, Submit
+from tests.engine.conftest import RunningEngine
+
+Make = Callable[..., RunningEngine]
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find", lambda asked: gpu.Gpu(torch.device("cpu"), "pretended"))
+
+
+def ask(house: RunningEngine) -> dict[str, list[int]]:
+    wishes = {
+        "greedy": Sampling(max_tokens=4, temperature=0.0),
+        "drawn": Sampling(max_tokens=4, temperature=0.9, seed=7, top_p=0.9, top_k=20),
+    }
+    for i, (name, wish) in enumerate(wishes.items()):
+        house.submit(Submit(name, f"p{i}", [(i * 37 + j * j * 11) % 290 + 3 for j in range(5 + 13 * i)], wish))
+    house.run()
+    return {name: house.tokens(name) for name in wishes}
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # what padding holds is anything
+def test_a_whole_engine_on_a_gpu_says_what_the_reference_says(a_gpu: None, engine: Make) -> None:
+    ours = engine(device="cuda", quantize="none", max_running=4, max_chunk_tokens=24)
+    assert ours.ready.device == "cpu (pretended)" and ours.ready.attention == "triton"
+    assert ours.ready.weights == "bf16" and ours.ready.weight_bytes > 0
+    made = ask(ours)
+    theirs = engine(kernels="reference", device="cpu")
+    assert made == ask(theirs) and all(len(text) == 4 for text in made.values())
+
+
+def test_without_a_gpu_a_wish_for_one_says_what_is_missing() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(DeviceMissing, match="torch sees no GPU"):
+        gpu.find("cuda")
+    assert gpu.find("auto") == "" and gpu.find("cpu") == ""
+    for wrong in ("tpu", "cuda:first", "cuda:"):
+        with pytest.raises((UsageError, DeviceMissing)):
+            gpu.find(wrong)
