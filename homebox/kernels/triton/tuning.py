@@ -52,7 +52,11 @@ def tuning(device: torch.device) -> Tuning:
     """For this device; on the CPU, where Triton's interpreter runs, that of `OTHERS`."""
     if device.type != "cuda" or torch.version.hip:
         return OTHERS
-    return _BY_CAPABILITY.get(torch.cuda.get_device_capability(device), OTHERS)
+    return of(torch.cuda.get_device_capability(device))
+
+
+def of(capability: tuple[int, int]) -> Tuning:
+    return _BY_CAPABILITY.get(capability, OTHERS)
 
 
 def padded(size: int) -> int:
