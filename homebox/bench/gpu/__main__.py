@@ -10,6 +10,8 @@ its end, and no figure means anything.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -191,14 +193,20 @@ def _values(found: dict[str, Any], section: str) -> dict[str, float]:
     return {line["what"]: line["value"] for line in lines}
 
 
+def _version(*packages: str) -> str:
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+    return "none"
+
+
 def _machine(small: bool) -> dict[str, str]:
     import torch
-    import triton
 
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "triton": triton.__version__,
+        "triton": _version("triton", "pytorch-triton-rocm"),
         "cores": str(os.cpu_count()),
     }
     if not small:

@@ -1,34 +1,52 @@
 """Do all kernels compile for every GPU that we mean to run on? Without one: `python -m homebox.kernels.triton.compile`.
 
-What comes out is thrown away; a kernel that a target cannot hold (types, shared memory) is found here and not on
-somebody's machine. Floating-point fusion is set, not left to a default: fused multiply-adds wherever they fit, except
-where a kernel says otherwise.
+What comes out is thrown away; what a target cannot hold (types, shared memory, registers) is found here and not on
+somebody's machine. A kernel is compiled as it is launched: with the sizes that tuning.py has for the target, with the options that
+the kernel says itself (launch.py), with pointers and strides on 16 bytes, as torch allocates them.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import re
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-# target: backend, architecture, threads of a warp, shared bytes of a program
-TARGETS: dict[str, tuple[str, int | str, int, int]] = {
-    "sm_80": ("cuda", 80, 32, 163 << 10),
-    "sm_86": ("cuda", 86, 32, 99 << 10),
-    "sm_89": ("cuda", 89, 32, 99 << 10),
-    "sm_90": ("cuda", 90, 32, 227 << 10),
-    "sm_100": ("cuda", 100, 32, 227 << 10),
-    "sm_120": ("cuda", 120, 32, 99 << 10),
-    "gfx1100": ("hip", "gfx1100", 32, 64 << 10),
+
+class Target(NamedTuple):
+    backend: str
+    architecture: int | str
+    shared_bytes: int  # that a program may have
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        return divmod(self.architecture, 10) if isinstance(self.architecture, int) else (0, 0)
+
+
+TARGETS = {
+    "sm_80": Target("cuda", 80, 163 << 10),
+    "sm_86": Target("cuda", 86, 99 << 10),
+    "sm_89": Target("cuda", 89, 99 << 10),
+    "sm_90": Target("cuda", 90, 227 << 10),
+    "sm_100": Target("cuda", 100, 227 << 10),
+    "sm_120": Target("cuda", 120, 99 << 10),
+    "gfx1100": Target("hip", "gfx1100", 64 << 10),
 }
 
 
-class Variant(NamedTuple):
-    """A kernel with types and constants. `types`: of the arguments that are no constants, in their order."""
+@dataclass(frozen=True)
+class Variant:
+    """A kernel with types and constants. `types`: of the arguments that are no constants, in their order; "i32:16" is a multiple of 16.
+    `options`: those that come with the launch."""
 
     module: str
     kernel: str
@@ -38,121 +56,181 @@ class Variant(NamedTuple):
 
 
 class Compiled(NamedTuple):
+    """`registers`: of a thread. `spilled_bytes`: of its registers, in memory."""
+
     target: str
     kernel: str
     constants: dict[str, Any]
-    code_bytes: int
-    shared_bytes: int
-    error: str
+    code_bytes: int = 0
+    shared_bytes: int = 0
+    registers: int = 0
+    spilled_bytes: int = 0
+    error: str = ""
 
 
-def variants() -> Iterator[Variant]:
-    """Every kernel, with the shapes of the models that we know and each way to store keys and values."""
+def variants(target: Target) -> Iterator[Variant]:
+    """Every kernel, with the shapes of the models that we know and each way to store keys and values. The first of a kernel
+    is that of a model of 8 billion."""
     from homebox.kernels.attention import KvKind
-    from homebox.kernels.triton.tuning import OTHERS, padded
+    from homebox.kernels.triton.tuning import of, padded
 
-    sizes = OTHERS.attend
+    attend, multiply = of(target.capability)
     stored = {KvKind.AS_IS: "*bf16", KvKind.INT8: "*i8", KvKind.FP8: "*u8"}
-    for dim, shared in ((64, 3), (80, 4), (96, 1), (128, 4), (256, 2)):
+    shapes = [(128, 4), (64, 3), (80, 4), (96, 1), (256, 2)]
+
+    def attention(dtype: str, kv: str, m: int, warps: int, **constants: Any) -> Variant:
+        return Variant(
+            "paged", "attend",
+            (dtype, kv, kv, "*fp32", "*fp32", "*i32", "*i32", "*i32", "*i32", dtype, "*fp32", "*fp32", "i32", "i32", "fp32"),
+            {"M": m, "N": attend.keys, "BLOCK": 16, "SPLIT": attend.split, "WINDOW": 0, "SOFTCAP": 0.0, **constants},
+            {"num_warps": warps, "num_stages": attend.stages},
+        )  # fmt: skip
+
+    both = ((attend.many, attend.many_warps), (attend.few, attend.few_warps))
+    for dim, shared in shapes:
+        sizes = {"DIM": dim, "PADDED": padded(dim), "SHARED": shared}
         for kind, kv in stored.items():
-            for m, warps in ((sizes.few, sizes.few_warps), (sizes.many, sizes.many_warps)):
-                yield Variant(
-                    "paged", "attend",
-                    ("*bf16", kv, kv, "*fp32", "*fp32", "*i32", "*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32", "i32", "fp32"),
-                    {
-                        "DIM": dim, "PADDED": padded(dim), "SHARED": shared, "M": m, "N": sizes.keys, "BLOCK": 16,
-                        "SPLIT": sizes.split, "WINDOW": 0, "SOFTCAP": 0.0, "KV": int(kind),
-                    },
-                    {"num_warps": warps, "num_stages": sizes.stages},
-                )  # fmt: skip
+            for m, warps in both:
+                yield attention("*bf16", kv, m, warps, KV=int(kind), **sizes)
             yield Variant(
                 "enter", "enter",
                 ("*bf16", "*fp32", "*fp32", "*bf16", "*bf16", "*i64", "*bf16", kv, kv, "*fp32", "*fp32", "i32", "i32", "fp32"),
-                {"DIM": dim, "PADDED": padded(dim), "NORM": True, "KV": int(kind)},
-                {"num_warps": 1},
+                {"DIM": dim, "PADDED": padded(dim), "NORM": True, "KV": int(kind)}, {},
             )  # fmt: skip
         yield Variant(
-            "paged", "join", ("*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"),
-            {"DIM": dim, "PADDED": padded(dim), "SHARED": shared, "M": sizes.few}, {"num_warps": 4},
-        )  # fmt: skip
-    yield Variant(
-        "paged", "attend",
-        ("*fp16", "*fp16", "*fp16", "*fp32", "*fp32", "*i32", "*i32", "*i32", "*i32", "*fp16", "*fp32", "*fp32", "i32", "i32", "fp32"),
-        {
-            "DIM": 128, "PADDED": 128, "SHARED": 2, "M": sizes.many, "N": sizes.keys, "BLOCK": 16, "SPLIT": sizes.split,
-            "WINDOW": 1024, "SOFTCAP": 50.0, "KV": 0,
-        },
-        {"num_warps": sizes.many_warps, "num_stages": sizes.stages},
-    )  # fmt: skip
-    for size in (576, 4096):
-        for add in (False, True):
+            "paged", "join", ("*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"), {**sizes, "M": attend.few}, {}
+        )
+    for m, warps in both:
+        yield attention("*fp16", "*fp16", m, warps, KV=0, DIM=128, PADDED=128, SHARED=2, WINDOW=1024, SOFTCAP=50.0)
+    for size in (4096, 576):
+        for add in (True, False):
             yield Variant(
                 "rows", "add_and_norm", ("*bf16", "*bf16", "*bf16", "*bf16", "fp32"),
-                {"SIZE": size, "PADDED": padded(size), "ADD": add}, {"num_warps": 4},
+                {"SIZE": size, "PADDED": padded(size), "ADD": add}, {},
             )  # fmt: skip
-    yield Variant(
-        "rows", "silu_and_multiply", ("*bf16", "*bf16"), {"SIZE": 14336, "TURN": 1024}, {"num_warps": 4}
-    )
-    multiply = OTHERS.multiply
+    yield Variant("rows", "silu_and_multiply", ("*bf16", "*bf16"), {"SIZE": 14336, "TURN": 1024}, {})
     for m in (16, 32, 64):
         constants = {"BIAS": False, "M": m, "N": multiply.outputs, "GROUPS": multiply.groups}
         options = {"num_warps": multiply.warps, "num_stages": multiply.stages}
-        numbers = ("*bf16", "*bf16", "i32", "i32", "i32")
+        numbers = ("*bf16", "*bf16", "i32", "i32:16", "i32:16")
         yield Variant(
             "quantised", "multiply_int4", ("*bf16", "*u8", "*fp16", "*fp16", *numbers), constants, options
         )
         yield Variant("quantised", "multiply_int8", ("*bf16", "*i8", "*fp16", *numbers), constants, options)
+    yield from _drawing()
 
 
-def compile_for(target: str, variant: Variant) -> Compiled:
+def _drawing() -> Iterator[Variant]:
+    from homebox.kernels.triton.sampling import Sizes
+
+    for vocab in (128256, 49152, 262144):
+        constants = Sizes().constants(vocab)
+        for kernel, arguments in {
+            "survey": ("*fp32", "*fp32", "*i32", "i32:16"),
+            "settle": ("*fp32", "*i32", "*fp64", "*fp32", "*fp32", "*i32", "*i32", "*i32", "*i32", "i32"),
+            "weigh": ("*fp32", "*fp64", "*fp32", "*fp32", "*fp32", "*i32", "*i64", "*i32", "*i64", "i32:16"),
+            "choose": ("*fp32", "*fp64", "*fp32", "*fp32", "*i32", "*i64", "*i32", "*i64", "*i32", "i32", "i32:16"),
+        }.items():  # fmt: skip
+            yield Variant("draw", kernel, arguments, constants, {})
+
+
+def compile_for(name: str, variant: Variant) -> Compiled:
     """Never raises: what a compiler says is part of the answer."""
-    import importlib
-
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    backend, architecture, warp, shared_limit = TARGETS[target]
+    target = TARGETS[name]
     kernel = getattr(importlib.import_module(f"homebox.kernels.triton.{variant.module}"), variant.kernel)
-    names = [name for name in kernel.arg_names if name not in variant.constants]
-    types = dict(zip(names, variant.types, strict=True))
-    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=variant.constants)
-    options = variant.options | {"enable_fp_fusion": True}
+    names = kernel.function.arg_names
+    constants = {key: value for key, value in variant.constants.items() if key in names}
+    types = dict(zip([key for key in names if key not in constants], variant.types, strict=True))
+    attributes = {
+        (names.index(key),): [["tt.divisibility", 16]]
+        for key, kind in types.items()
+        if kind.startswith("*") or kind.endswith(":16")
+    }
+    signature = {key: types.get(key, "constexpr").split(":")[0] for key in names}
+    source = ASTSource(kernel.function, signature, constants, attributes)
+    options = kernel.options | variant.options
+    made = Compiled(name, variant.kernel, constants)
     try:
-        made = triton.compile(source, target=GPUTarget(backend, architecture, warp), options=options)
-        code, shared = made.asm["cubin" if backend == "cuda" else "hsaco"], made.metadata.shared
+        binary = triton.compile(source, target=GPUTarget(target.backend, target.architecture, 32), options=options)
     except Exception as error:
-        return Compiled(target, variant.kernel, variant.constants, 0, 0, f"{type(error).__name__}: {error}")
-    too_much = f"{shared} bytes of shared memory, {shared_limit} there" if shared > shared_limit else ""
-    return Compiled(target, variant.kernel, variant.constants, len(code), shared, too_much)
+        return made._replace(error=f"{type(error).__name__}: {error}")
+    code = binary.asm["cubin" if target.backend == "cuda" else "hsaco"]
+    registers, spilled = _registers(target, binary)
+    made = made._replace(
+        code_bytes=len(code), shared_bytes=binary.metadata.shared, registers=registers, spilled_bytes=spilled
+    )
+    return made._replace(error=_amiss(target, made, kernel.options, binary))
 
 
-def compile_all(targets: list[str], processes: int) -> list[Compiled]:
-    work = [(target, variant) for variant in variants() for target in targets]
+def _amiss(target: Target, made: Compiled, options: dict[str, Any], binary: Any) -> str:
+    if made.shared_bytes > target.shared_bytes:
+        return f"{made.shared_bytes} bytes of shared memory, {target.shared_bytes} there"
+    if made.spilled_bytes:
+        return f"{made.spilled_bytes} bytes of registers do not fit"
+    fused = re.search(r"\bfma\.rn\.f(64|32)|v_fma(c?)_f(64|32)", binary.asm.get("ptx") or binary.asm["amdgcn"])
+    if fused and not options["enable_fp_fusion"]:
+        return f"{fused[0]} in a kernel in which every step is to round"
+    return ""
+
+
+def _registers(target: Target, binary: Any) -> tuple[int, int]:
+    """How many a thread has, and bytes of them that are spilled."""
+    if target.backend == "hip":
+        said = binary.asm["amdgcn"]
+        counts = {key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count): +(\d+)", said)}
+        return counts["vgpr_count"], 4 * counts["vgpr_spill_count"]
+    import triton
+
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(binary.asm["cubin"])
+        tool = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin)]
+        said = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
+    counts = {key: int(value) for key, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", said)}
+    return counts["REG"], counts["STACK"] + counts["LOCAL"]
+
+
+def product(names: Iterable[str]) -> list[tuple[str, Variant]]:
+    return [(name, variant) for name in names for variant in variants(TARGETS[name])]
+
+
+def choice() -> list[tuple[str, Variant]]:
+    """A small one: every kernel once, in its first variant, and every target."""
+    first: dict[str, list[tuple[str, Variant]]] = {}
+    for name, variant in product(TARGETS):
+        of_kernel = first.setdefault(variant.kernel, [])
+        if name not in [target for target, _ in of_kernel]:
+            of_kernel.append((name, variant))
+    return [of_kernel[place % len(TARGETS)] for place, of_kernel in enumerate(first.values())]
+
+
+def compile_all(work: list[tuple[str, Variant]], processes: int) -> list[Compiled]:
     with ProcessPoolExecutor(processes) as pool:
         return list(pool.map(compile_for, *zip(*work, strict=True), chunksize=1))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", default=",".join(TARGETS), help="[%(default)s]")
+    parser.add_argument("--choice", action="store_true", help="every kernel and every target once, nothing more")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="a line for each kernel and target")
     asked = parser.parse_args()
     targets = asked.targets.split(",")
     if unknown := set(targets) - set(TARGETS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(TARGETS)}")
-    made = compile_all(targets, asked.processes)
+    made = compile_all(choice() if asked.choice else product(targets), asked.processes)
     for one in made:
         if asked.json:
             print(json.dumps(one._asdict()))
         elif one.error:
             print(f"{one.target} {one.kernel} {one.constants}: {one.error}")
     failed = sum(bool(one.error) for one in made)
-    print(f"{len(made) - failed} of {len(made)} compiled, for {', '.join(targets)}", file=sys.stderr)
+    print(f"{len(made) - failed} of {len(made)} compiled", file=sys.stderr)
     return 1 if failed else 0
 
 

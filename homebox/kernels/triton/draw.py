@@ -22,12 +22,13 @@ import triton.language as tl
 from homebox.kernels.triton.launch import kernel
 
 # What a row is asked for, fp64: all whole numbers among them are below 2^53.
-WISH = tl.constexpr(5)
-INVERSE = tl.constexpr(0)  # 1 / temperature, bounded; 0: the likeliest
-NUMBER = tl.constexpr(1)  # in [0, 1): where to draw
-TOP_K = tl.constexpr(2)  # at most the vocabulary; 0: off
-TOP_P = tl.constexpr(3)
-LEAST = tl.constexpr(4)  # weights below it are 0: min-p
+WISH = tl.constexpr(6)
+TEMPERATURE = tl.constexpr(0)  # 0: the likeliest
+INVERSE = tl.constexpr(1)  # 1 / temperature, bounded
+NUMBER = tl.constexpr(2)  # in [0, 1): where to draw
+TOP_K = tl.constexpr(3)  # at most the vocabulary; 0: off
+TOP_P = tl.constexpr(4)
+LEAST = tl.constexpr(5)  # weights below it are 0: min-p
 
 # What kind of row it is.
 SETTLED = tl.constexpr(0)  # the likeliest was asked for, or the row is broken
@@ -95,9 +96,9 @@ def _item(logits, tokens, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def _bottom(highest, inverse):
-    """What is below this logit weighs nothing."""
-    return (tl.minimum(highest, LARGEST).to(tl.float64) + NOTHING / inverse).to(tl.float32)
+def _below(highest, temperature, TIMES: tl.constexpr):
+    """The logit that lies so many temperatures below the highest. What is below NOTHING of them weighs nothing."""
+    return (tl.minimum(highest, LARGEST).to(tl.float64) + TIMES * temperature).to(tl.float32)
 
 
 @triton.jit
@@ -168,22 +169,22 @@ def settle(
     x = tl.where(x != x, float("-inf"), x)
     peak = tl.max(x, 0)
     flag = tl.where(broken, BROKEN, tl.where(peak == float("-inf"), EMPTY, 0))
-    inverse = tl.load(wishes + row * WISH + INVERSE)
+    temperature = tl.load(wishes + row * WISH + TEMPERATURE)
     top_k = tl.load(wishes + row * WISH + TOP_K).to(tl.int32)
     ranked = (top_k > 0) | (tl.load(wishes + row * WISH + TOP_P) < 1.0)
     kind = tl.where(ranked, RANKED, PLAIN)
-    kind = tl.where((flag != 0) | (inverse == 0.0), SETTLED, kind)
+    kind = tl.where((flag != 0) | (temperature == 0.0), SETTLED, kind)
     tl.store(highest + row, tl.where(broken, float("nan"), peak))
     tl.store(tokens + row, tl.min(tl.where(x == peak, place, NO_TOKEN), 0))
     tl.store(flags + row, flag)
     tl.store(kinds + row, kind)
     tl.store(counts + row, 0)
     if kind == RANKED:
-        floor = (tl.minimum(peak, LARGEST).to(tl.float64) - LOOK / inverse).to(tl.float32)
+        floor = _below(peak, temperature, -LOOK)
         if (top_k > 0) & (top_k <= blocks):
             keys = _key(x)
             floor = _logit(_border(keys, (b >= 0).to(tl.int32), top_k, tl.min(keys, 0), tl.max(keys, 0)))
-        tl.store(floors + row, tl.maximum(floor, _bottom(peak, inverse)))
+        tl.store(floors + row, tl.maximum(floor, _below(peak, temperature, NOTHING)))
 
 
 @kernel(exact=True, num_warps=4)
@@ -207,16 +208,15 @@ def weigh(
     kind = tl.load(kinds + row)
     if kind == SETTLED:
         return
-    inverse = tl.load(wishes + row * WISH + INVERSE)
     peak = tl.load(highest + row)
     at = row * tl.num_programs(1) + block
-    if tl.load(peaks + at) < _bottom(peak, inverse):
+    if tl.load(peaks + at) < _below(peak, tl.load(wishes + row * WISH + TEMPERATURE), NOTHING):
         tl.store(sums + at, 0)
         return
     token = block * TOKENS + tl.arange(0, TOKENS)
     x = tl.load(logits + row * vocab + token, mask=token < vocab, other=float("-inf"))
     if (kind == PLAIN) | (tl.load(wishes + row * WISH + TOP_K) == 0.0):
-        w = _weights(x, peak, inverse)
+        w = _weights(x, peak, tl.load(wishes + row * WISH + INVERSE))
         least = tl.where(kind == PLAIN, tl.load(wishes + row * WISH + LEAST), 0.0).to(tl.int64)
         tl.store(sums + at, tl.sum(tl.where(w < least, 0, w), 0))
     if kind == RANKED:
@@ -277,7 +277,8 @@ def choose(
         enough = _enough(top_p, total)
         short = here < tl.minimum(enough, total)
         if top_k > 0:  # what weighs nothing is nobody's rank
-            short = (count < top_k) & (tl.load(floors + row) > _bottom(peak, inverse))
+            bottom = _below(peak, tl.load(wishes + TEMPERATURE), NOTHING)
+            short = (count < top_k) & (tl.load(floors + row) > bottom)
         if short | (count > MOST):
             found = _of_row(logits, wishes, peak, total, vocab, MOST, SHIFT)
         else:
@@ -311,7 +312,7 @@ def _of_row(logits, wishes, peak, total, vocab, WIDE: tl.constexpr, SHIFT: tl.co
     least = tl.load(wishes + LEAST).to(tl.int64)
     top_k = tl.load(wishes + TOP_K).to(tl.int64)
     top_p = tl.load(wishes + TOP_P)
-    low = _key(_bottom(peak, inverse)) << SHIFT
+    low = _key(_below(peak, tl.load(wishes + TEMPERATURE), NOTHING)) << SHIFT
     high = (_key(peak) << SHIFT) | ((1 << SHIFT) - 1)
     if top_k > 0:
         low = _border_of_row(logits, peak, inverse, 0, top_k, low, high, vocab, True, WIDE, SHIFT)

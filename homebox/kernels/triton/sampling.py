@@ -15,10 +15,7 @@ from homebox.kernels.sampling import REFERENCE, Draw, Peaks, wish
 from homebox.kernels.triton import draw as kernels
 
 # The columns of a wish, and what is wrong with a row, as numbers of the CPU.
-INVERSE, NUMBER, TOP_K, TOP_P, LEAST = (
-    column.value for column in (kernels.INVERSE, kernels.NUMBER, kernels.TOP_K, kernels.TOP_P, kernels.LEAST)
-)
-COLUMNS = kernels.WISH.value
+COLUMNS, NUMBER = kernels.WISH.value, kernels.NUMBER.value
 BROKEN, EMPTY = kernels.BROKEN.value, kernels.EMPTY.value
 
 
@@ -31,15 +28,24 @@ class Sizes:
     most: int = 4096
     look: float = 8.0
 
-    def block_of(self, vocab: int) -> int:
-        return self.block or min(max(_power_of_two(-(-vocab // 256)), 128), 1024)
+    def constants(self, vocab: int) -> dict[str, float]:
+        """Of the kernels, by their names."""
+        block = self.block or min(max(_power_of_two(-(-vocab // 256)), 128), 1024)
+        return {
+            "TOKENS": block,
+            "BLOCKS": max(2, _power_of_two(-(-vocab // block))),
+            "MOST": self.most,
+            "LOOK": self.look,
+            "SHIFT": (vocab - 1).bit_length(),
+        }
 
 
 class Room:
     """What the kernels tell each other of up to `rows` rows. A step at a time uses it."""
 
     def __init__(self, rows: int, vocab: int, device: torch.device, sizes: Sizes) -> None:
-        self.blocks = -(-vocab // sizes.block_of(vocab))
+        self.constants = sizes.constants(vocab)
+        self.blocks = -(-vocab // int(self.constants["TOKENS"]))
 
         def new(dtype: torch.dtype, *columns: int) -> torch.Tensor:
             return torch.empty(rows, *columns, dtype=dtype, device=device)
@@ -71,22 +77,23 @@ class TritonSampling:
         """Into `tokens`, `[rows]` of whole numbers, the token of each row of `logits`, `[rows, vocab]` fp32, contiguous, and into `flags`,
         `[rows]` int32, 0, or BROKEN or EMPTY where there is none: `tokens` then has some token of the vocabulary.
         `wishes`: `[rows, COLUMNS]` fp64, contiguous, each row as `wish` makes it."""
-        rows, vocab = logits.shape
-        block, blocks, most = self.sizes.block_of(vocab), room.blocks, self.sizes.most
-        padded = max(2, _power_of_two(blocks))
-        shift = (vocab - 1).bit_length()
-        kernels.survey[(rows, blocks)](logits, room.peaks, room.places, vocab, TOKENS=block)
+        (rows, vocab), blocks = logits.shape, room.blocks
+
+        def constants(*names: str) -> dict[str, float]:
+            return {name: room.constants[name] for name in names}
+
+        kernels.survey[(rows, blocks)](logits, room.peaks, room.places, vocab, **constants("TOKENS"))
         kernels.settle[(rows,)](
             room.peaks, room.places, wishes, room.highest, room.floors, room.kinds, room.counts, tokens, flags, blocks,
-            BLOCKS=padded, LOOK=self.sizes.look,
+            **constants("BLOCKS", "LOOK"),
         )  # fmt: skip
         kernels.weigh[(rows, blocks)](
             logits, wishes, room.peaks, room.highest, room.floors, room.kinds, room.sums, room.counts, room.items, vocab,
-            TOKENS=block, MOST=most, SHIFT=shift,
+            **constants("TOKENS", "MOST", "SHIFT"),
         )  # fmt: skip
         kernels.choose[(rows,)](
             logits, wishes, room.highest, room.floors, room.kinds, room.sums, room.counts, room.items, tokens, blocks,
-            vocab, TOKENS=block, BLOCKS=padded, MOST=most, SHIFT=shift,
+            vocab, **constants("TOKENS", "BLOCKS", "MOST", "SHIFT"),
         )  # fmt: skip
 
     def peaks(self, logits: torch.Tensor) -> Peaks:

@@ -56,7 +56,11 @@ def tuning(device: torch.device) -> Tuning:
         return OTHERS._replace(attend=OTHERS.attend._replace(programs=2))
     if torch.version.hip:
         return OTHERS
-    return _BY_CAPABILITY.get(torch.cuda.get_device_capability(device), OTHERS)
+    return of(torch.cuda.get_device_capability(device))
+
+
+def of(capability: tuple[int, int]) -> Tuning:
+    return _BY_CAPABILITY.get(capability, OTHERS)
 
 
 def padded(size: int) -> int:
