@@ -19,9 +19,10 @@ MIB = 2**20
 PROCESS_BYTES, GPU_PROCESS_BYTES = 230 * MIB, 1024 * MIB
 # What appears with a model whatever its size: code of the kernels, the scheduler's own objects, gaps of the allocator.
 WITH_A_MODEL_BYTES = 8 * MIB
-# What a CUDA context takes before the first tensor: the driver's part, torch's kernels as they are loaded, cuBLAS with
-# its workspace (32 MiB on Hopper), our Triton kernels. 300 to 500 MiB are commonly seen; to be measured.
-CONTEXT_BYTES = 512 * MIB
+# What CUDA takes that is no tensor: the driver's context, there before anybody can ask how much is free; and, as they are
+# first used, torch's kernels and ours and cuBLAS's workspace (32 MiB on Hopper). Together 300 to 500 MiB are commonly
+# seen; to be measured.
+CONTEXT_BYTES, LIBRARY_BYTES = 320 * MIB, 192 * MIB
 # Ten sizes of decoding and about as many of mixed steps. They share one pool of buffers, counted as activations; what
 # each has of its own, parameters of a few hundred launches, is commonly seen at 5 to 10 MiB; to be measured.
 GRAPHS, GRAPH_BYTES = 20, 8 * MIB
@@ -72,7 +73,7 @@ def demand(model: Model, plan: Plan, *, started: bool = False, host_kv: int = 0)
         block_tokens=plan.block_tokens,
         loading=loading_bytes(model, plan),
         graphs=GRAPHS * GRAPH_BYTES if plan.on_gpu else 0,
-        context=CONTEXT_BYTES if plan.on_gpu and not started else 0,
+        context=LIBRARY_BYTES + (0 if started else CONTEXT_BYTES) if plan.on_gpu else 0,
         process=WITH_A_MODEL_BYTES + (0 if started else process),
         host_kv=host_kv,
         kinds=kinds(model, plan),
@@ -150,12 +151,10 @@ def loading_bytes(model: Model, plan: Plan) -> int:
 def _on_the_way(matrix: Matrix, plan: Plan) -> int:
     """Eighths of a byte an element, at the height: the file's own bytes, and the forms in between (model/loader.py)."""
     file = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 9, "int4": 5}[matrix.stored]
-    kind = kept(matrix, plan)
+    kind, codes, fp32 = kept(matrix, plan), 8, 32
     if matrix.stored in ("int8", "int4"):
-        codes = 8
         if kind in ("int8", "int4"):
-            return file + codes + (8 if kind == "int4" else 1)
-        return codes + 2 * 32  # codes as floats, and their product with the scales
-    if kind in ("int8", "int4"):
-        return file + 3 * 32  # fp32, divided, rounded
-    return file + (0 if matrix.stored == kind else 32)
+            return file + codes + (codes if kind == "int4" else 1)
+        return file + codes + 2 * fp32  # codes as floats, and their product with the scales
+    converted = 0 if matrix.stored in ("fp32", kind) else fp32
+    return file + converted + (2 * fp32 if kind in ("int8", "int4") else 0)  # divided, rounded

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import pynvml
 import pytest
 
 from homebox.fit import cards
@@ -126,9 +129,24 @@ def test_the_table_of_the_measurements_is_what_the_command_prints_today(tmp_path
     ]
 
 
-def test_without_a_gpu_nothing_is_measured_of_one() -> None:
-    found = cards.here()
-    assert found is None or isinstance(found, Memory)
+def test_what_a_gpu_has_free_is_measured_and_one_without_memory_of_its_own_shares_the_systems(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nvml(**answers: Any) -> None:
+        for name, answer in answers.items():
+            monkeypatch.setattr(cards.pynvml, name, answer)
+
+    def not_supported(_: object) -> None:
+        raise pynvml.NVMLError_NotSupported()
+
+    nvml(nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 0)
+    assert cards.here() is None
+    nvml(nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetHandleByIndex=lambda index: index)
+    nvml(nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(free=(handle + 7) * 2**30, total=2**40))
+    assert cards.here() == Memory(7 * 2**30, "gpu")
+    nvml(nvmlDeviceGetMemoryInfo=not_supported)
+    monkeypatch.setattr(cards, "free_bytes", lambda: 99 * 2**30)
+    assert cards.here() == Memory(99 * 2**30, "unified")
 
 
 def test_what_the_bill_is_made_of_needs_no_tensor_library() -> None:
