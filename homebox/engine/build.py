@@ -22,6 +22,7 @@ from homebox.engine.runner import Runner
 from homebox.engine.scheduler import Limits, Scheduler
 from homebox.errors import DeviceMissing, UsageError
 from homebox.kernels.attention import Attention
+from homebox.kernels.host import HostBlocks
 from homebox.model.decoder import Decoder
 from homebox.model.loader import Report
 from homebox.model.native import NativeDecoder
@@ -54,9 +55,11 @@ def build(
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
     compute, decoder, attention, blocks = parts(start, report)
-    runner = Runner(decoder, attention, start.max_running, compute.sampling)
+    host_blocks = _host_blocks(start, compute)
+    host = HostBlocks(attention.cache, host_blocks) if host_blocks else None
+    runner = Runner(decoder, attention, start.max_running, compute.sampling, host)
     step_time = _measure(runner, blocks * start.block_size, report)
-    space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
+    space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size, host_slots=host_blocks)
     context = compute.spec.context
     max_context = min(context, space.capacity_tokens())
     limits = Limits(context, start.max_running, start.max_chunk_tokens, layers=compute.spec.layers)
@@ -75,6 +78,7 @@ def build(
         attention=compute.name,
         weights=compute.weights,
         notes=[*compute.notes, *_notes(context, max_context)],
+        host_blocks=host_blocks,
     )
     return Built(engine, ready)
 
@@ -106,6 +110,19 @@ def _blocks(start: Start, compute: Compute) -> int:
             hint=f"Set kv_memory to at least {LEAST_BLOCKS * compute.block_bytes >> 10}KiB.",
         )
     return blocks
+
+
+def _host_blocks(start: Start, compute: Compute) -> int:
+    """How many blocks each group can keep in host memory beside these. By itself none: here the blocks lie in host memory
+    already, and the same memory as `kv_memory` is better."""
+    kv_host_bytes = start.kv_host_bytes or 0
+    if 0 < kv_host_bytes < compute.block_bytes:
+        raise UsageError(
+            f"{kv_host_bytes >> 10} KiB of host memory for KV hold no block of {start.block_size} tokens "
+            f"({compute.block_bytes >> 10} KiB)",
+            hint=f"Set kv_host_memory to 0 or to at least {-(-compute.block_bytes >> 10)}KiB.",
+        )
+    return kv_host_bytes // compute.block_bytes
 
 
 def _available_bytes() -> int:

@@ -56,6 +56,9 @@ class TableChange(msgspec.Struct, gc=False, frozen=True, array_like=True):
     blocks: tuple[int, ...]
 
 
+Move = tuple[int, int, int]  # a group, a block of it on the device, a slot of it on the host
+
+
 class StepPlan(msgspec.Struct, frozen=True):
     step: int
     rows: tuple[Row, ...]
@@ -67,6 +70,9 @@ class StepPlan(msgspec.Struct, frozen=True):
     kv_tokens: int  # context tokens read
     query_key_pairs: int
     predicted_ms: float
+    # First all of these are copied from block to slot, then all of these from slot to block; then the rows are computed.
+    moved_out: tuple[Move, ...] = ()
+    moved_in: tuple[Move, ...] = ()
 
 
 class Outcome(msgspec.Struct, gc=False, frozen=True):
@@ -79,7 +85,7 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """One outcome for each row of the plan, in its order. `step_ms`: how long the device was at it."""
+    """One outcome for each row of the plan, in its order. `step_ms`: how long the device computed; moves are not in it."""
 
     step: int
     outcomes: tuple[Outcome, ...]

@@ -7,8 +7,8 @@ sockets, so that a million steps can be played in a test. In this order, each pl
 2. waiting requests are admitted while slots and blocks last, whose turn it is by class and person;
 3. prefill gets what is left of the step's *time*, split over a few prompts, least remaining work first, with ageing.
 
-Out of blocks, cached ones are forgotten first, then the newest sequence of the lowest class gives way (it is computed
-again later); the oldest of the highest class never does, so it always finishes. Any number of steps may be launched
+Out of blocks, cached ones are evicted first, then the newest sequence of the lowest class gives way (its blocks go on in
+the host tier, where there is one; else it is computed again later); the oldest of the highest class never does, so it always finishes. Any number of steps may be launched
 before the oldest is collected: a sequence counts its tokens in flight, and what a running step may still touch is
 freed when that step completes.
 """
@@ -165,6 +165,9 @@ class Scheduler:
             prefix_hit_tokens=self.prefix_hit_tokens,
             prefix_query_tokens=self.prefix_query_tokens,
             preemptions=self.preemptions,
+            host_total=sum(p.tier.total for p in pools),
+            host_used=sum(p.tier.used for p in pools),
+            host_hit_tokens=self.space.brought_tokens,
         )
 
     def holdings(self) -> Holdings:
@@ -267,9 +270,8 @@ class Scheduler:
 
     def _short_of(self, seq: Sequence) -> int:
         """How many blocks are missing to let this sequence in."""
-        hits = self.space.match(seq)
         need = self.space.blocks_for(min(seq.limit, len(seq.tokens) + self.limits.horizon_tokens))
-        need += self.space.unused_hits(hits) - len(hits[0])
+        need -= self.space.spared(self.space.match(seq))
         if self._owed is None:
             self._owed = sum(self._promised(s) for s in self.running)
         return need - self.space.available() + self._owed
@@ -426,7 +428,8 @@ class Scheduler:
         return True
 
     def _preempt(self, seq: Sequence) -> None:
-        """Give the blocks back and wait again; the tokens are kept and computed anew later."""
+        """Give the blocks back and wait again; the tokens are kept, and what is no longer found of the blocks' contents is
+        computed anew later."""
         self._leave(seq)
         seq.state = State.WAITING
         self.preemptions += 1
@@ -450,6 +453,7 @@ class Scheduler:
                 prefill_tokens += row.count
             rows.append(row)
             tables += [TableChange(row.slot, *change) for change in self.space.news(share.seq)]
+        moves = list(enumerate(self.space.moves()))
         self.space.launch(self._step)
         return StepPlan(
             step=self._step,
@@ -467,6 +471,8 @@ class Scheduler:
             kv_tokens=load.kv_tokens,
             query_key_pairs=load.query_key_pairs,
             predicted_ms=self.step_time.predict_ms(load),
+            moved_out=tuple((group, *pair) for group, each in moves for pair in each.out),
+            moved_in=tuple((group, *pair) for group, each in moves for pair in each.into),
         )
 
     def _row(self, share: Share) -> Row:

@@ -48,7 +48,8 @@ class BatchShape:
 
 class PagedCache:
     """Keys and values of all layers in blocks. `k[layer]`, `v[layer]`: `[slots, kv_heads, head_dim]`, where the slot
-    of token p of a sequence is `table[p // block_size] * block_size + p % block_size`."""
+    of token p of a sequence is `table[p // block_size] * block_size + p % block_size`. `groups[group]`: the same memory,
+    `[blocks, layers, 2, numbers]`."""
 
     def __init__(
         self,
@@ -64,9 +65,13 @@ class PagedCache:
         """`layer_groups[layer]` is the layer's group, `blocks[group]` how many blocks each of its layers has."""
         self.layer_groups = layer_groups
         self.block_size = block_size
-        shapes = [(blocks[group] * block_size, kv_heads, head_dim) for group in layer_groups]
-        self.k = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        self.v = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        numbers = block_size * kv_heads * head_dim
+        size = 2 * numbers * sum(blocks[group] for group in layer_groups)
+        memory = torch.zeros(size, dtype=dtype, device=device)
+        self.groups, halves = in_groups(memory, layer_groups, blocks, numbers)
+        self.k, self.v = (
+            [half.view(-1, kv_heads, head_dim) for half in part] for part in zip(*halves, strict=True)
+        )
 
     def clear(self, tables: Seq[torch.Tensor], start: int, count: int) -> None:
         """Zero what was written for positions `start` .. `start + count - 1` of the sequence whose block table in
@@ -85,8 +90,27 @@ class PagedCache:
         return 2 * layers * block_size * kv_heads * head_dim * dtype.itemsize
 
 
+def in_groups(
+    memory: torch.Tensor, layer_groups: Seq[int], blocks: Seq[int], numbers: int
+) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Divide `memory`, flat, so that the layers of a group lie side by side, in each of them all keys before all values,
+    `numbers` each in a block. Two views of it: of each group `[blocks, layers, 2, numbers]`, and of each layer the keys and
+    the values, `[blocks, numbers]`."""
+    groups, used = [], 0
+    layers = [layer_groups.count(group) for group in range(len(blocks))]
+    for count, depth in zip(blocks, layers, strict=True):
+        part = memory[used : (used := used + count * depth * 2 * numbers)]
+        groups.append(part.view(depth, 2, count, numbers).permute(2, 0, 1, 3))
+    indices = [layer_groups[:layer].count(group) for layer, group in enumerate(layer_groups)]
+    halves = [(groups[g][:, i, 0], groups[g][:, i, 1]) for g, i in zip(layer_groups, indices, strict=True)]
+    return groups, halves
+
+
 class Cache(Protocol):
-    """Keys and values of all layers, wherever a kernel likes them to lie."""
+    """Keys and values of all layers, wherever a kernel likes them to lie. `groups[group]`: all of a group's memory,
+    `[blocks, layers, 2, numbers]`, in any order of strides."""
+
+    groups: list[torch.Tensor]
 
     @property
     def block_size(self) -> int: ...
