@@ -78,7 +78,6 @@ class Tier:
             return None
         slot, _ = self._kept.popitem(last=False)
         self.contents.forget(slot)
-        self._out.pop(slot, None)
         return slot
 
     def want(self, slot: int) -> None:
