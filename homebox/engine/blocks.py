@@ -400,6 +400,10 @@ class KVSpace:
 
     def check(self, sequences: Seq[Sequence]) -> None:
         """The invariant over everything: see `BlockPool.check`."""
+        for seq in sequences:
+            assert seq.behind == sum(table.count(BEHIND_WINDOW) for table in seq.tables), (
+                "a block is miscounted"
+            )
         for g, (pool, group) in enumerate(zip(self.pools, self.groups, strict=True)):
             references: dict[int, int] = {}
             for block in [b for s in sequences if s.tables for b in s.tables[g]]:

@@ -175,6 +175,15 @@ def test_behind_a_window_nothing_is_brought_back() -> None:
     assert memory.into == 7 + 1
 
 
+def test_who_goes_on_from_what_is_behind_a_window_keeps_that_as_well() -> None:
+    memory = Memory(blocks=8, host=0, groups=[Group((0,)), Group((1,), window=3)])
+    memory.run([1] * 8)
+    memory.run([2] * 8)
+    assert memory.run([1] * 8) == 6
+    memory.run([3] * 8)  # evicts twos, in both groups
+    assert memory.run([1] * 8) == 6
+
+
 def test_without_a_tier_nothing_moves() -> None:
     memory = Memory(blocks=4, host=0)
     for who in (1, 2, 1):
