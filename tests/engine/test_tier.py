@@ -51,6 +51,7 @@ class Memory:
         hit = self.space.adopt(seq, hits)
         assert self.space.extend(seq, len(seq.tokens)), "admission counted too few"
         self.inside.append(seq)
+        self.space.check(self.inside)
         return hit
 
     def leave(self, seq: Sequence) -> None:
