@@ -268,16 +268,15 @@ class KVSpace:
         return min(sizes or [pool.total for pool in self.pools]) * self.block_size
 
     def match(self, seq: Sequence) -> list[list[Hit]]:
-        """Known contents that this sequence could adopt, per group, equally many. At least its last token is left to
-        compute. Pure: admission and prefix lookup are one query."""
+        """Known contents that this sequence could adopt behind what it holds, per group, equally many. At least its last token is
+        left to compute. Pure: admission and prefix lookup are one query."""
         if seq.submit.sampling.prompt_logprobs is not None:
             return [[] for _ in self.pools]
-        most = (len(seq.tokens) - 1) // self.block_size
+        most = (len(seq.tokens) - 1) // self.block_size - seq.sealed
         found: list[list[Hit]] = []
-        for pool in self.pools:
-            chain = ROOT
+        for pool, chain in zip(self.pools, seq.chains or [ROOT] * len(self.pools), strict=True):
             hits: list[Hit] = []
-            for i in range(most):
+            for i in range(seq.sealed, seq.sealed + most):
                 hit = pool.find(self._key(seq, i, chain))
                 if hit is None:
                     break
@@ -287,35 +286,56 @@ class KVSpace:
             found.append(hits)
         return [hits[:most] for hits in found]
 
-    def spared(self, hits: list[list[Hit]]) -> int:
+    def spared(self, seq: Sequence, hits: list[list[Hit]]) -> int:
         """Of matched contents, how many cost nothing of what is available, in the scarcest group: somebody uses the block
         already, or it is behind the window. An unused block is taken from what is available, and what is on the host
         needs one from there."""
         spared = []
         for group, pool, found in zip(self.groups, self.pools, hits, strict=True):
-            behind = self._behind(group, len(found) * self.block_size)
-            in_use = sum(hit.block != ON_HOST and pool.refs[hit.block] > 0 for hit in found[behind:])
-            spared.append(behind + in_use)
+            behind = self._newly_behind(group, seq, len(found))
+            spared.append(behind + sum(not self._costs(pool, hit) for hit in found[behind:]))
         return min(spared)
+
+    def first(self, seq: Sequence, hits: list[list[Hit]], moves: int) -> tuple[list[list[Hit]], int]:
+        """Of matched contents as many, from the beginning, as there are blocks for and as can be had with so many coming back
+        from the host; and how many do."""
+        moved = [any(hit.block == ON_HOST for hit in places) for places in zip(*hits, strict=True)]
+        if sum(moved) <= moves and len(moved) - self.spared(seq, hits) <= self.available():
+            return hits, sum(moved)
+        room, count = self.available(), 0
+        for i, places in enumerate(zip(*hits, strict=True)):
+            room -= any(map(self._costs, self.pools, places))
+            if room < 0 or count + moved[i] > moves:
+                return [found[:i] for found in hits], count
+            count += moved[i]
+        return hits, count
+
+    @staticmethod
+    def _costs(pool: BlockPool, hit: Hit) -> bool:
+        return hit.block == ON_HOST or pool.refs[hit.block] == 0
 
     # -- changes
 
-    def adopt(self, seq: Sequence, hits: list[list[Hit]]) -> int:
-        """Start the sequence's tables with matched contents. Returns the tokens that need no computing."""
-        seq.tables, seq.chains, seq.told, seq.behind = [], [], [0] * len(self.pools), 0
-        seq.sealed = len(hits[0])
-        seq.computed = seq.scheduled = seq.sealed * self.block_size
+    def adopt(self, seq: Sequence, hits: list[list[Hit]]) -> None:
+        """Put matched contents into the sequence's tables, behind what is computed of it. They need no computing."""
+        if not seq.tables:
+            groups = len(self.groups)
+            seq.tables, seq.chains, seq.told = [[] for _ in range(groups)], [ROOT] * groups, [0] * groups
+        seq.computed = (seq.sealed + len(hits[0])) * self.block_size
+        self._leave_window(seq)
         brought: set[int] = set()
-        for group, pool, found in zip(self.groups, self.pools, hits, strict=True):
-            behind = self._behind(group, seq.computed)
+        for g, (group, pool, found) in enumerate(zip(self.groups, self.pools, hits, strict=True)):
+            behind = self._newly_behind(group, seq, len(found))
             for hit in reversed(found[:behind]):
                 pool.touch(hit)
-            brought.update(i for i in range(behind, seq.sealed) if found[i].block == ON_HOST)
-            seq.tables.append([BEHIND_WINDOW] * behind + pool.adopt(found[behind:]))
-            seq.chains.append(found[-1].content if found else ROOT)
+            brought.update(i for i in range(behind, len(found)) if found[i].block == ON_HOST)
+            seq.tables[g] += [BEHIND_WINDOW] * behind + pool.adopt(found[behind:])
             seq.behind += behind
+            if found:
+                seq.chains[g] = found[-1].content
+        seq.sealed += len(hits[0])
+        seq.scheduled = seq.computed
         self.brought_tokens += len(brought) * self.block_size
-        return seq.computed
 
     def missing(self, seq: Sequence, tokens: int) -> int:
         """Blocks that the sequence still needs, in each group, to hold `tokens`."""
@@ -356,6 +376,10 @@ class KVSpace:
                 seq.told[group] = len(table)
                 yield group, known, tuple(table[known:])
 
+    def noted_moves(self) -> int:
+        """What the plan that is being made has to move as it stands."""
+        return sum(pool.tier.noted for pool in self.pools)
+
     def moves(self) -> list[Moves]:
         """Of each group, what the plan that is launched now has to move before it computes anything."""
         return [pool.tier.take() for pool in self.pools]
@@ -386,6 +410,10 @@ class KVSpace:
             return 0
         # The next query is at position `computed`; it sees back to computed - window + 1.
         return max(0, (computed - group.window + 1) // self.block_size)
+
+    def _newly_behind(self, group: Group, seq: Sequence, more: int) -> int:
+        """How many of `more` blocks behind its sealed ones no later query of it sees."""
+        return max(0, self._behind(group, (seq.sealed + more) * self.block_size) - seq.sealed)
 
     def _replace(self, seq: Sequence, group: int, index: int, block: int) -> None:
         seq.tables[group][index] = block

@@ -85,11 +85,13 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """One outcome for each row of the plan, in its order. `step_ms`: how long the device computed; moves are not in it."""
+    """One outcome for each row of the plan, in its order. `step_ms`: how long the device computed; `moved_ms`: how long the
+    plan's moves took."""
 
     step: int
     outcomes: tuple[Outcome, ...]
     step_ms: float
+    moved_ms: float = 0.0
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -56,6 +56,7 @@ class Runner:
     def launch(self, plan: StepPlan) -> Handle:
         """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""
         with torch.inference_mode():
+            begun = time.perf_counter()
             if self._host is not None:
                 self._host.move(plan.moved_out, plan.moved_in)
             started = time.perf_counter()
@@ -64,7 +65,8 @@ class Runner:
                 self._under_way.pop(admission.slot, None)
             self._batch.change(plan.tables)
             outcomes = self._run(plan.rows)
-        return Handle(StepResult(plan.step, tuple(outcomes), (time.perf_counter() - started) * 1e3))
+        step_ms = (time.perf_counter() - started) * 1e3
+        return Handle(StepResult(plan.step, tuple(outcomes), step_ms, (started - begun) * 1e3))
 
     def collect(self, handle: Handle) -> StepResult:
         """Wait for the step and read back what it made."""

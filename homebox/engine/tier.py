@@ -49,6 +49,11 @@ class Tier:
     def used(self) -> int:
         return self.total - len(self._free)
 
+    @property
+    def noted(self) -> int:
+        """Moves that wait for a plan to be launched."""
+        return len(self._out) + len(self._into)
+
     def find(self, key: Key) -> int | None:
         """The slot with exactly this content. Pure."""
         return self.contents.find(key) if self.used else None

@@ -37,12 +37,20 @@ NOTHING: Cell = (-1, -1)
 
 
 class NullRunner:
-    def __init__(self, space: KVSpace, step_ms: float = 10.0, token_ms: float = 0.0, layers: int = 1) -> None:
+    def __init__(
+        self,
+        space: KVSpace,
+        step_ms: float = 10.0,
+        token_ms: float = 0.0,
+        layers: int = 1,
+        move_ms: float = 4.0,
+    ) -> None:
         self.space = space
         self.layers = layers
         self.cuts = 0  # rows that did not pass all layers in one step
         self.step_ms = step_ms
         self.token_ms = token_ms
+        self.move_ms = move_ms
         # Of each group: block, to what its slots hold.
         self.memory: list[dict[int, list[Cell]]] = [{} for _ in space.pools]
         # Of each group: slot, to what it keeps on the host.
@@ -86,7 +94,8 @@ class NullRunner:
                 outcome = Outcome(token=self.pool[row.slot])
             outcomes.append(outcome)
         step_ms = self.step_ms + self.token_ms * plan.tokens
-        return StepResult(plan.step, tuple(outcomes), step_ms)
+        moved_ms = self.move_ms * (len(plan.moved_out) + len(plan.moved_in))
+        return StepResult(plan.step, tuple(outcomes), step_ms, moved_ms)
 
     def _move(self, plan: StepPlan) -> None:
         for group, block, slot in plan.moved_out:
