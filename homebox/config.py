@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model: str = "smollm2-135m"
     device: str = "auto"
     kv_memory: str = "auto"
+    kv_host_memory: str = "auto"  # for conversations that have left the device; "0": none
     max_running: int = 32
     max_chunk_tokens: int = 512
     threads: int = 0
@@ -170,9 +171,13 @@ def find_socket() -> Path:
     return SYSTEM_SOCKET if SYSTEM_UNIT.exists() and not own.exists() else own
 
 
+def is_auto(text: str) -> bool:
+    return text.strip().lower() == "auto"
+
+
 def size_bytes(text: str) -> int:
     """`"2GiB"` in bytes; `"auto"` is 0. Raises UsageError for anything else."""
-    if text.strip().lower() == "auto":
+    if is_auto(text):
         return 0
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if not match or match[2].upper() not in _UNITS:
@@ -256,11 +261,17 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     except UsageError as error:
         refuse("kv_memory", "a size", error.hint)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if settings.kv_memory.strip().lower() != "auto":
+    if not is_auto(settings.kv_memory):
         if kv_bytes < _MIN_KV_BYTES:
             refuse("kv_memory", "at least 1MiB", 'Leave it out, or write "auto", to let the box decide.')
         if kv_bytes > memory:
             refuse("kv_memory", f"less than this machine's memory, which is {memory / 2**30:.1f}GiB")
+    try:
+        host_bytes = size_bytes(settings.kv_host_memory)
+    except UsageError as error:
+        refuse("kv_host_memory", "a size, or 0 for none", error.hint)
+    if host_bytes > memory:
+        refuse("kv_host_memory", f"less than this machine's memory, which is {memory / 2**30:.1f}GiB")
     if bool(settings.tls_cert) != bool(settings.tls_key):
         there, missing = ("tls_cert", "tls_key") if settings.tls_cert else ("tls_key", "tls_cert")
         raise UsageError(f"{_said(there, origin)} is set and {missing} is not", hint="TLS needs both.")

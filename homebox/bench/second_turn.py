@@ -1,10 +1,11 @@
 """How much sooner does the second turn of a chat answer, because the first was computed?
 
     python -m homebox.bench.second_turn --state-dir DIR [--history 2000] [--rounds 5]
+    ... --kv-memory 56MiB --kv-host-memory 1GiB    # the pool has room for one of them: it comes back from host memory
 
-A person's prompt of so many tokens is answered; then the same tokens and a few more come again, as the next turn of a chat
-does, and beside it, turn about, a prompt of the same length that nobody has computed. Time to first token of both at
-the client, medians of the rounds, and their ratio.
+A person's prompt of so many tokens is answered; then somebody else's of the same length, which nobody has computed; then the
+same tokens as at first and a few more, as the next turn of a chat. Time to first token of the last two at the client,
+medians of the rounds, and their ratio.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ async def measure(client: Client, history: int, rounds: int) -> tuple[list[float
     for i in range(rounds):
         first = prompt(history)
         await client.complete(first, 16, person="mia")
-        known.append((await client.complete(first + prompt(QUESTION_TOKENS), 4, person="mia")).ttft_s)
         unknown.append((await client.complete(prompt(history + QUESTION_TOKENS), 4, person="mia")).ttft_s)
+        known.append((await client.complete(first + prompt(QUESTION_TOKENS), 4, person="mia")).ttft_s)
         print(f"round {i + 1} of {rounds}: {known[-1]:.3f} s, {unknown[-1]:.3f} s", file=sys.stderr)
     return known, unknown
 
@@ -49,8 +50,11 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--history", type=int, default=2000, help="tokens of the first turn")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kv-memory", default="auto")
+    parser.add_argument("--kv-host-memory", default="auto")
     args = parser.parse_args()
-    with serving(args.state_dir, args.model) as server:
+    sizes = {"kv_memory": args.kv_memory, "kv_host_memory": args.kv_host_memory}
+    with serving(args.state_dir, args.model, **sizes) as server:
         known, unknown = map(median, asyncio.run(run(server.socket, args)))
     print(
         f"{args.model}, {args.history} tokens of history and {QUESTION_TOKENS} new ones, medians of {args.rounds}:"

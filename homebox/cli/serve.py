@@ -30,6 +30,10 @@ def serve(
     kv_memory: Annotated[
         str | None, typer.Option("--kv-memory", metavar="SIZE", help='Memory for conversations: "2GiB".')
     ] = None,
+    kv_host_memory: Annotated[
+        str | None,
+        typer.Option("--kv-host-memory", metavar="SIZE", help="Host memory for conversations that rest."),
+    ] = None,
     max_running: Annotated[
         int | None, typer.Option("--max-running", metavar="N", help="Answers written at once.")
     ] = None,
@@ -64,6 +68,7 @@ def serve(
         "model": model,
         "device": device,
         "kv_memory": kv_memory,
+        "kv_host_memory": kv_host_memory,
         "max_running": max_running,
         "max_chunk_tokens": max_chunk_tokens,
         "log_format": log_format,

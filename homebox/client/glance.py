@@ -170,6 +170,7 @@ def blocks(now: Snapshot, cells: int, glyphs: Glyphs) -> Line:
         part(f"preempt {now.preemptions}", "warn" if now.preemptions else "", rank=1),
     ]
     pool = now.blocks
+    tail += host(pool)
     share = used_blocks(pool)
     if pool is None or share is None:
         return fit([part("KV", "head", gap=1), part("n/a", gap=3), *tail], cells)
@@ -179,6 +180,13 @@ def blocks(now: Snapshot, cells: int, glyphs: Glyphs) -> Line:
         (f" {share:.0f}%", ""),
     )
     return fit([part("KV", "head", gap=1), Part(figures, gap=3), *tail], cells)
+
+
+def host(pool: Blocks | None) -> list[Part]:
+    """What host memory keeps for conversations that rest, where it can."""
+    if pool is None or not pool.host_total:
+        return []
+    return [part(f"host {pool.host_used:,}/{pool.host_total:,}", rank=3)]
 
 
 def used_blocks(pool: Blocks | None) -> float | None:

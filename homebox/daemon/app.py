@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from homebox.config import Current, Settings, size_bytes
+from homebox.config import Current, Settings, is_auto, size_bytes
 from homebox.daemon.asked import say_id
 from homebox.daemon.audit import Audit
 from homebox.daemon.chats.exchange import Exchange
@@ -105,6 +105,7 @@ def build(
         model_dir=str(folder),
         device=settings.device,
         kv_bytes=size_bytes(settings.kv_memory),
+        kv_host_bytes=None if is_auto(settings.kv_host_memory) else size_bytes(settings.kv_host_memory),
         max_running=settings.max_running,
         max_chunk_tokens=settings.max_chunk_tokens,
         threads=settings.threads,

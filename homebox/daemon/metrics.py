@@ -161,11 +161,20 @@ class _Now:
             for name in ("used", "cached", "free"):
                 pool.add_metric([name], getattr(blocks, name))
             yield pool
+            kept = GaugeMetricFamily(
+                "homebox_host_blocks",
+                "Blocks kept in host memory, and the most that can be.",
+                labels=["state"],
+            )
+            kept.add_metric(["used"], blocks.host_used)
+            kept.add_metric(["total"], blocks.host_total)
+            yield kept
             tokens = blocks.block_size
             yield GaugeMetricFamily("homebox_block_size_tokens", "Tokens that a block holds.", tokens)
-        hits, queries, preemptions = self._pool.totals
+        hits, queries, preemptions, host = self._pool.totals
         yield CounterMetricFamily("homebox_prefix_hit_tokens", "Found in the prefix cache.", hits)
         yield CounterMetricFamily("homebox_prefix_query_tokens", "Looked for in the prefix cache.", queries)
+        yield CounterMetricFamily("homebox_host_hit_tokens", "Brought back from host memory.", host)
         yield CounterMetricFamily("homebox_preemptions", "Answers that gave way for a while.", preemptions)
         yield from device_families(monitor.devices)
 

@@ -164,7 +164,7 @@ class Monitor:
 
     def snapshot(self, supervisor: Supervisor, book: TurnBook, person: str) -> Snapshot:
         """Everything at this moment, for `person`, whose own rows are marked."""
-        hits, queries, preemptions = self._totals.totals
+        hits, queries, preemptions, host_hits = self._totals.totals
         rows = tuple(turn.row(person) for turn in book.live)
         ready = _serving(supervisor)
         busy = sum(stream.phase in (Phase.PREFILL, Phase.DECODE) for stream in supervisor.streams)
@@ -182,6 +182,7 @@ class Monitor:
             blocks=self.blocks(supervisor),
             prefix_hit_rate=hits / queries if queries else None,
             preemptions=preemptions,
+            host_hit_tokens=host_hits,
             running=busy,
             waiting=len(supervisor.streams) - busy,
             tok_s_out=self._out.per_second(),
@@ -224,6 +225,7 @@ class Monitor:
                 cached=0,
                 free=ready.total_blocks,
                 block_size=ready.block_size,
+                host_total=ready.host_blocks,
             )
         pool = self._last.pool
         held = self._holdings
@@ -238,6 +240,8 @@ class Monitor:
                 for each in (held.people if held else ())
             ),
             shared=held.shared if held else 0,
+            host_total=pool.host_total,
+            host_used=pool.host_used,
         )
 
     @property

@@ -7,9 +7,9 @@ A block holds the keys and values of `block_size` consecutive tokens. Every bloc
              The free list *is* the prefix cache; there is no second structure.
     used     referenced by `refs` block tables (or by frees that wait for a running step)
 
-Content is identified by (the parent block's content id, the block's tokens, extra), compared in full: the hash only
-finds candidates and is never trusted. Content ids are never reused, so a child whose parent was evicted can not be
-reached by mistake. Sequences free their tables from the tail, so children are evicted before their parents.
+What a content is, and how it is found, is said in `contents.py`. Sequences free their tables from the tail, so children
+are evicted before their parents. What is evicted goes on in the host tier, where there is one (`tier.py`): a hit is a
+block, or a slot there that costs a block and a move.
 
 `KVSpace` puts the pools of all layer groups under one roof and knows about steps: what a running step may still read
 is freed when that step completes. No tensors here: the pool hands out numbers.
@@ -18,17 +18,17 @@ is freed when that step completes. No tensors here: the pool hands out numbers.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from homebox.engine.contents import BLANK, ROOT, Contents, Key
 from homebox.engine.request import Sequence
+from homebox.engine.tier import Moves, Tier
 
-ROOT = 0  # the content id of "nothing before"
-BLANK = -1  # the content id of a block whose content nobody can name
 BEHIND_WINDOW = -1  # in a block table: this block was given back, no query can see it any more
-
-Key = tuple[int, tuple[int, ...], Hashable]
+ON_HOST = -1  # in a hit: no block has this content
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,27 @@ class Group:
     window: int | None = None
 
 
-class BlockPool:
-    """The blocks of one group. `hash_key` may be weak (tests use one byte): it only chooses a bucket."""
+class Hit(NamedTuple):
+    """Where a content is: in `block`, or in `slot` of the host tier where that is ON_HOST."""
 
-    def __init__(self, total: int, block_size: int, hash_key: Callable[[Key], int] = hash) -> None:
+    content: int
+    block: int
+    slot: int = -1
+
+
+class BlockPool:
+    """The blocks of one group, and `host_slots` for what is evicted."""
+
+    def __init__(
+        self, total: int, block_size: int, hash_key: Callable[[Key], int] = hash, host_slots: int = 0
+    ) -> None:
         self.total = total
         self.block_size = block_size
-        self._hash_key = hash_key
         self.refs = [0] * total
-        self.content = [BLANK] * total
-        self.key: list[Key | None] = [None] * total
+        self.contents = Contents(total, hash_key)
+        self.tier = Tier(host_slots, hash_key)
         self._free: deque[int] = deque(range(total))
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._index: dict[int, list[int]] = {}
         self._next_content = ROOT + 1
 
     @property
@@ -64,7 +72,7 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `allocate` can give: free ones, and cached ones whose content would be forgotten."""
+        """Blocks that `allocate` can give: free ones, and cached ones whose content would be evicted."""
         return len(self._free) + len(self._cached)
 
     @property
@@ -77,15 +85,17 @@ class BlockPool:
             block = self._free.popleft()
         else:
             block, _ = self._cached.popitem(last=False)
-            self._forget(block)
+            self.tier.keep(block, self.contents.named(block), self.contents.id[block])
+            self.contents.forget(block)
         self.refs[block] = 1
         return block
 
-    def find(self, key: Key) -> int | None:
-        """The block with exactly this content, used or cached. Pure."""
-        for block in self._index.get(self._hash_key(key), ()):
-            if self.key[block] == key:
-                return block
+    def find(self, key: Key) -> Hit | None:
+        """Where exactly this content is: in a used or cached block, or on the host. Pure."""
+        if (block := self.contents.find(key)) is not None:
+            return Hit(self.contents.id[block], block)
+        if (slot := self.tier.find(key)) is not None:
+            return Hit(self.tier.contents.id[slot], ON_HOST, slot)
         return None
 
     def take(self, block: int) -> None:
@@ -94,10 +104,34 @@ class BlockPool:
             del self._cached[block]
         self.refs[block] += 1
 
+    def adopt(self, hits: Seq[Hit]) -> list[int]:
+        """A reference to each of these contents, in blocks that may have to be filled from the host first. The caller has
+        checked `available`."""
+        # In this order: what is evicted to make room for some of them must be none of the others.
+        for hit in hits:
+            if hit.block == ON_HOST:
+                self.tier.want(hit.slot)
+            else:
+                self.take(hit.block)
+        return [self._bring(hit.slot) if hit.block == ON_HOST else hit.block for hit in hits]
+
+    def _bring(self, slot: int) -> int:
+        block, kept = self.allocate(), self.tier.contents
+        self.contents.put(block, kept.named(slot), kept.id[slot])
+        self.tier.move_back(slot, block)
+        return block
+
+    def touch(self, hit: Hit) -> None:
+        """Somebody goes on from this content and needs no block of it."""
+        if hit.block == ON_HOST:
+            self.tier.touch(hit.slot)
+        elif self.refs[hit.block] == 0:
+            self._cached.move_to_end(hit.block)
+
     def give_back(self, blocks: Iterable[int]) -> None:
         """One reference less to each; at none, a block with known content stays as a cache entry. In this order: of
-        cached blocks the first is forgotten first."""
-        refs, content, free, cached = self.refs, self.content, self._free, self._cached
+        cached blocks the first is evicted first."""
+        refs, content, free, cached = self.refs, self.contents.id, self._free, self._cached
         for block in blocks:
             refs[block] -= 1
             if refs[block] == 0:
@@ -109,25 +143,16 @@ class BlockPool:
     def seal(self, block: int, key: Key) -> int:
         """The block is full and computed: name its content. Returns the block that holds this content from now on:
         the same one, or an older one with equal content, with a reference taken; the caller gives back its own."""
-        twin = self.find(key)
-        if twin is not None:
-            self.take(twin)
-            return twin
-        self.content[block] = self._next_content
-        self._next_content += 1
-        self.key[block] = key
-        self._index.setdefault(self._hash_key(key), []).append(block)
+        known = self.find(key)
+        if known is None:
+            self.contents.put(block, key, self._next_content)
+            self._next_content += 1
+        elif known.block == ON_HOST:  # computed anew: by the same name, so that its children there are found
+            self.contents.put(block, key, known.content)
+        else:
+            self.take(known.block)
+            return known.block
         return block
-
-    def _forget(self, block: int) -> None:
-        key = self.key[block]
-        assert key is not None
-        bucket = self._index[self._hash_key(key)]
-        bucket.remove(block)
-        if not bucket:
-            del self._index[self._hash_key(key)]
-        self.key[block] = None
-        self.content[block] = BLANK
 
     def check(self, references: dict[int, int], *, parents_outlive: bool) -> None:
         """The invariant: free + cached + used = total, every reference explained, no child outlives its parent.
@@ -138,26 +163,33 @@ class BlockPool:
         assert not (free & cached or free & used or cached & used), "a block is in two places"
         assert len(free) + len(cached) + len(used) == self.total, "a block is nowhere"
         assert {b: self.refs[b] for b in used} == references, "a reference nobody can explain"
-        assert all(self.content[b] == BLANK and self.key[b] is None for b in free), "a free block has content"
-        assert all(self.content[b] != BLANK for b in cached), "a cached block has no content"
-        indexed = [block for bucket in self._index.values() for block in bucket]
-        assert sorted(indexed) == [b for b in range(self.total) if self.content[b] != BLANK], (
-            "the index is wrong"
-        )
+        ids = self.contents.id
+        assert all(ids[b] == BLANK for b in free), "a free block has content"
+        assert all(ids[b] != BLANK for b in cached), "a cached block has no content"
+        self.contents.check()
         if parents_outlive:
-            alive = {self.content[b] for b in indexed} | {ROOT}
-            assert all(self.key[b][0] in alive for b in indexed), "a child outlived its parent"  # type: ignore[index]
+            held = self.contents.held()
+            alive = {ROOT, *held.values()}
+            assert all(parent in alive for parent, _, _ in held), "a child outlived its parent"
+        self.tier.check(self.contents, parents_outlive=parents_outlive)
 
 
 class KVSpace:
     """Block tables of sequences over all groups, and frees that wait for running steps."""
 
     def __init__(
-        self, groups: Seq[Group], total: Seq[int], block_size: int, hash_key: Callable[[Key], int] = hash
+        self,
+        groups: Seq[Group],
+        total: Seq[int],
+        block_size: int,
+        hash_key: Callable[[Key], int] = hash,
+        host_slots: int = 0,
     ) -> None:
+        """`host_slots`: of each group; 0 is no host tier."""
         self.groups = tuple(groups)
         self.block_size = block_size
-        self.pools = [BlockPool(n, block_size, hash_key) for n in total]
+        self.pools = [BlockPool(n, block_size, hash_key, host_slots) for n in total]
+        self.brought_tokens = 0  # that were to be had from the host
         self._windowed = any(group.window is not None for group in self.groups)
         self._waiting: deque[tuple[int, int, Seq[int]]] = deque()  # (step, group, blocks), frees in order
         self.launched = 0
@@ -235,46 +267,75 @@ class KVSpace:
         ]
         return min(sizes or [pool.total for pool in self.pools]) * self.block_size
 
-    def match(self, seq: Sequence) -> list[list[int]]:
-        """Cached blocks that this sequence could adopt, per group, equally many. At least its last token is left to
-        compute. Pure: admission and prefix lookup are one query."""
+    def match(self, seq: Sequence) -> list[list[Hit]]:
+        """Known contents that this sequence could adopt behind what it holds, per group, equally many. At least its last token is
+        left to compute. Pure: admission and prefix lookup are one query."""
         if seq.submit.sampling.prompt_logprobs is not None:
             return [[] for _ in self.pools]
-        most = (len(seq.tokens) - 1) // self.block_size
-        found: list[list[int]] = []
-        for pool in self.pools:
-            chain, blocks = ROOT, []
-            for i in range(most):
-                block = pool.find(self._key(seq, i, chain))
-                if block is None:
+        most = (len(seq.tokens) - 1) // self.block_size - seq.sealed
+        found: list[list[Hit]] = []
+        for pool, chain in zip(self.pools, seq.chains or [ROOT] * len(self.pools), strict=True):
+            hits: list[Hit] = []
+            for i in range(seq.sealed, seq.sealed + most):
+                hit = pool.find(self._key(seq, i, chain))
+                if hit is None:
                     break
-                blocks.append(block)
-                chain = pool.content[block]
-            most = len(blocks)
-            found.append(blocks)
-        return [blocks[:most] for blocks in found]
+                hits.append(hit)
+                chain = hit.content
+            most = len(hits)
+            found.append(hits)
+        return [hits[:most] for hits in found]
 
-    def unused_hits(self, hits: list[list[int]]) -> int:
-        """Of matched blocks, how many nobody uses now: adopting them takes from what is available."""
-        return max(
-            (sum(pool.refs[b] == 0 for b in blocks) for pool, blocks in zip(self.pools, hits, strict=True)),
-            default=0,
-        )
+    def spared(self, seq: Sequence, hits: list[list[Hit]]) -> int:
+        """Of matched contents, how many cost nothing of what is available, in the scarcest group: somebody uses the block
+        already, or it is behind the window. An unused block is taken from what is available, and what is on the host
+        needs one from there."""
+        spared = []
+        for group, pool, found in zip(self.groups, self.pools, hits, strict=True):
+            behind = self._newly_behind(group, seq, len(found))
+            spared.append(behind + sum(not self._costs(pool, hit) for hit in found[behind:]))
+        return min(spared)
+
+    def first(self, seq: Sequence, hits: list[list[Hit]], moves: int) -> tuple[list[list[Hit]], int]:
+        """Of matched contents as many, from the beginning, as there are blocks for and as can be had with so many coming back
+        from the host; and how many do."""
+        moved = [any(hit.block == ON_HOST for hit in places) for places in zip(*hits, strict=True)]
+        if sum(moved) <= moves and len(moved) - self.spared(seq, hits) <= self.available():
+            return hits, sum(moved)
+        room, count = self.available(), 0
+        for i, places in enumerate(zip(*hits, strict=True)):
+            room -= any(map(self._costs, self.pools, places))
+            if room < 0 or count + moved[i] > moves:
+                return [found[:i] for found in hits], count
+            count += moved[i]
+        return hits, count
+
+    @staticmethod
+    def _costs(pool: BlockPool, hit: Hit) -> bool:
+        return hit.block == ON_HOST or pool.refs[hit.block] == 0
 
     # -- changes
 
-    def adopt(self, seq: Sequence, hits: list[list[int]]) -> int:
-        """Start the sequence's tables with matched blocks. Returns the tokens that need no computing."""
-        seq.tables, seq.chains, seq.told, seq.behind = [], [], [0] * len(self.pools), 0
-        for pool, blocks in zip(self.pools, hits, strict=True):
-            for block in blocks:
-                pool.take(block)
-            seq.tables.append(list(blocks))
-            seq.chains.append(pool.content[blocks[-1]] if blocks else ROOT)
-        seq.sealed = len(hits[0])
-        seq.computed = seq.scheduled = seq.sealed * self.block_size
+    def adopt(self, seq: Sequence, hits: list[list[Hit]]) -> None:
+        """Put matched contents into the sequence's tables, behind what is computed of it. They need no computing."""
+        if not seq.tables:
+            groups = len(self.groups)
+            seq.tables, seq.chains, seq.told = [[] for _ in range(groups)], [ROOT] * groups, [0] * groups
+        seq.computed = (seq.sealed + len(hits[0])) * self.block_size
         self._leave_window(seq)
-        return seq.computed
+        brought: set[int] = set()
+        for g, (group, pool, found) in enumerate(zip(self.groups, self.pools, hits, strict=True)):
+            behind = self._newly_behind(group, seq, len(found))
+            for hit in reversed(found[:behind]):
+                pool.touch(hit)
+            brought.update(i for i in range(behind, len(found)) if found[i].block == ON_HOST)
+            seq.tables[g] += [BEHIND_WINDOW] * behind + pool.adopt(found[behind:])
+            seq.behind += behind
+            if found:
+                seq.chains[g] = found[-1].content
+        seq.sealed += len(hits[0])
+        seq.scheduled = seq.computed
+        self.brought_tokens += len(brought) * self.block_size
 
     def missing(self, seq: Sequence, tokens: int) -> int:
         """Blocks that the sequence still needs, in each group, to hold `tokens`."""
@@ -299,7 +360,7 @@ class KVSpace:
             for g, pool in enumerate(self.pools):
                 own = seq.tables[g][i]
                 block = pool.seal(own, self._key(seq, i, seq.chains[g]))
-                seq.chains[g] = pool.content[block]
+                seq.chains[g] = pool.contents.id[block]
                 if block != own:
                     self._replace(seq, g, i, block)
                     self._give_back(g, (own,))
@@ -315,6 +376,14 @@ class KVSpace:
                 seq.told[group] = len(table)
                 yield group, known, tuple(table[known:])
 
+    def noted_moves(self) -> int:
+        """What the plan that is being made has to move as it stands."""
+        return sum(pool.tier.noted for pool in self.pools)
+
+    def moves(self) -> list[Moves]:
+        """Of each group, what the plan that is launched now has to move before it computes anything."""
+        return [pool.tier.take() for pool in self.pools]
+
     def release(self, seq: Sequence) -> None:
         """Give everything back, tail first, so that children are evicted before their parents."""
         for g, table in enumerate(seq.tables):
@@ -326,17 +395,25 @@ class KVSpace:
         if not self._windowed:
             return
         for g, group in enumerate(self.groups):
-            if group.window is None:
-                continue
-            # The next query is at position `computed`; it sees back to computed - window + 1. Only sealed blocks
-            # leave: the chain of keys must have passed them.
-            behind = min((seq.computed - group.window + 1) // self.block_size, seq.sealed)
+            # Only sealed blocks leave: the chain of keys must have passed them.
+            behind = min(self._behind(group, seq.computed), seq.sealed)
             for i in range(behind - 1, -1, -1):
                 if seq.tables[g][i] == BEHIND_WINDOW:
                     break
                 self._give_back(g, (seq.tables[g][i],))
                 seq.tables[g][i] = BEHIND_WINDOW  # nobody looks there any more, so nobody is told
                 seq.behind += 1
+
+    def _behind(self, group: Group, computed: int) -> int:
+        """How many blocks at the beginning of a sequence no later query of it sees."""
+        if group.window is None:
+            return 0
+        # The next query is at position `computed`; it sees back to computed - window + 1.
+        return max(0, (computed - group.window + 1) // self.block_size)
+
+    def _newly_behind(self, group: Group, seq: Sequence, more: int) -> int:
+        """How many of `more` blocks behind its sealed ones no later query of it sees."""
+        return max(0, self._behind(group, (seq.sealed + more) * self.block_size) - seq.sealed)
 
     def _replace(self, seq: Sequence, group: int, index: int, block: int) -> None:
         seq.tables[group][index] = block
@@ -351,6 +428,10 @@ class KVSpace:
 
     def check(self, sequences: Seq[Sequence]) -> None:
         """The invariant over everything: see `BlockPool.check`."""
+        for seq in sequences:
+            assert seq.behind == sum(table.count(BEHIND_WINDOW) for table in seq.tables), (
+                "a block is miscounted"
+            )
         for g, (pool, group) in enumerate(zip(self.pools, self.groups, strict=True)):
             references: dict[int, int] = {}
             for block in [b for s in sequences if s.tables for b in s.tables[g]]:

@@ -23,6 +23,7 @@ from homebox.fit.plan import Plan
 from homebox.fit.room import LEAST_BLOCKS, Fit, room
 from homebox.fit.words import lowered
 from homebox.kernels.attention import Attention
+from homebox.kernels.host import HostBlocks
 from homebox.model.decoder import AnyDecoder
 from homebox.model.loader import Report
 from homebox.wire.frames import FromEngine, Ready, Start
@@ -53,9 +54,11 @@ def build(
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
     compute, decoder, attention, blocks, fit = parts(start, report)
-    runner = compute.runner((decoder, attention))
-    step_time = _measure(runner, blocks * start.block_size, report)
-    space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
+    host_blocks = _host_blocks(start, compute)
+    host = HostBlocks(attention.cache, host_blocks) if host_blocks else None
+    runner = compute.runner((decoder, attention), host)
+    step_time = _measure(runner, min(blocks * start.block_size, start.max_chunk_tokens), report)
+    space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size, host_slots=host_blocks)
     context = compute.spec.context
     max_context = min(context, space.capacity_tokens())
     limits = Limits(
@@ -76,6 +79,7 @@ def build(
         attention=compute.name,
         weights=compute.weights,
         notes=[*compute.notes, *_notes(fit, context, max_context)],
+        host_blocks=host_blocks,
     )
     return Built(engine, ready)
 
@@ -96,7 +100,7 @@ def _fit(start: Start, choice: Choice) -> Fit:
     model, plan = choice.model, choice.plan
 
     def ask(plan: Plan) -> Demand:
-        return demand(model, plan, started=True)
+        return demand(model, plan, started=True, host_kv=start.kv_host_bytes or 0)
 
     most = start.max_running * -(-model.spec.context // start.block_size) * start.block_size
     fit = room(ask(plan), choice.memory(), kv_bytes=start.kv_bytes, most_tokens=most)
@@ -108,6 +112,19 @@ def _fit(start: Start, choice: Choice) -> Fit:
             hint=f"Set kv_memory to at least {LEAST_BLOCKS * block >> 10}KiB.",
         )
     return check(fit, model, plan, ask)
+
+
+def _host_blocks(start: Start, compute: Compute) -> int:
+    """How many blocks each group can keep in host memory beside these. By itself none: here the blocks lie in host memory
+    already, and the same memory as `kv_memory` is better."""
+    kv_host_bytes = start.kv_host_bytes or 0
+    if 0 < kv_host_bytes < compute.block_bytes:
+        raise UsageError(
+            f"{kv_host_bytes >> 10} KiB of host memory for KV hold no block of {start.block_size} tokens "
+            f"({compute.block_bytes >> 10} KiB)",
+            hint=f"Set kv_host_memory to 0 or to at least {-(-compute.block_bytes >> 10)}KiB.",
+        )
+    return kv_host_bytes // compute.block_bytes
 
 
 def _measure(runner: MeasuredRunner, most: int, report: Report) -> StepTime:

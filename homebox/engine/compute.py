@@ -32,6 +32,7 @@ from homebox.kernels.cpu.library import Absent, Native, library
 from homebox.kernels.cpu.memory import give_back
 from homebox.kernels.cpu.placement import Placement, place, topology
 from homebox.kernels.cpu.sampling import NativeSampling
+from homebox.kernels.host import HostBlocks
 from homebox.kernels.reference import ReferenceAttention
 from homebox.kernels.sampling import REFERENCE, SamplingKernel
 from homebox.model.decoder import AnyDecoder, Decoder
@@ -58,7 +59,8 @@ class Choice:
 @dataclass(frozen=True)
 class Compute:
     """A loaded model. `name`: of the kernels; `device`, `weights`: where it is computed and the types of weights, in a person's
-    words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts, with
+    words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts and moves
+    blocks to host memory, with
     `depth` steps launched before the oldest is collected; `prefill_ms`: how long a chunk may be where nobody reads;
     `cut_layers`: how many layers can be computed one by one."""
 
@@ -70,7 +72,7 @@ class Compute:
     weight_bytes: int
     block_bytes: int  # of one block over the layers of all groups, keys and values together
     with_blocks: Callable[[int], Parts]
-    runner: Callable[[Parts], MeasuredRunner]
+    runner: Callable[[Parts, HostBlocks | None], MeasuredRunner]
     depth: int
     prefill_ms: float
     cut_layers: int
@@ -160,10 +162,10 @@ def owners(spec: DecoderSpec, groups: list[Group]) -> tuple[int, ...]:
 def _on_cpu(start: Start, placement: Placement, sampling: SamplingKernel, layers: int) -> dict[str, Any]:
     """What is the same whichever kernels compute on a processor."""
 
-    def runner(parts: Parts) -> MeasuredRunner:
+    def runner(parts: Parts, host: HostBlocks | None) -> MeasuredRunner:
         decoder, attention = parts
         assert isinstance(decoder, Decoder | NativeDecoder)
-        made = Runner(decoder, attention, start.max_running, sampling)
+        made = Runner(decoder, attention, start.max_running, sampling, host)
         return made if start.depth == 1 else Ahead(made)
 
     return {

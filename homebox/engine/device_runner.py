@@ -42,6 +42,7 @@ from homebox.engine.sampler import NOT_A_NUMBER, NOTHING_LEFT, scores
 from homebox.errors import OutOfMemory
 from homebox.kernels.attention import Placed, StepWork
 from homebox.kernels.device import Device
+from homebox.kernels.host import HostBlocks
 from homebox.kernels.sampling import BROKEN, EMPTY
 from homebox.model.spec import DecoderSpec
 from homebox.wire.frames import Sampling, TokenLogprob
@@ -140,6 +141,7 @@ class Flight:
     parts: list[_Part] = field(default_factory=list)
     held: list[torch.Tensor] = field(default_factory=list)
     fits: int = 0
+    moving: tuple[Any, Any] | None = None  # the marks before and behind the plan's moves
 
 
 class DeviceRunner:
@@ -152,9 +154,10 @@ class DeviceRunner:
         slots: int,
         chunk: int,
         depth: int = 2,
+        host: HostBlocks | None = None,
     ) -> None:
-        """`chunk`: the most prompt tokens of a step; `depth`: how many steps are launched before the oldest is collected."""
-        self._device, self._model, self._chooser = device, model, chooser
+        """`host`: where blocks go, if plans move any. `chunk`: the most prompt tokens of a step; `depth`: how many steps are launched before the oldest is collected."""
+        self._device, self._model, self._chooser, self._host = device, model, chooser, host
         self._slots: list[_Slot | None] = [None] * slots
         self._spare = slots
         self._groups, self._depth = len(model.windows), depth
@@ -185,6 +188,8 @@ class DeviceRunner:
         """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""
         flight = Flight(plan)
         with torch.inference_mode():
+            if self._host is not None and (plan.moved_out or plan.moved_in):
+                flight.moving = self._move(self._host, plan)
             for admission in plan.admitted:
                 self._admit(admission, flight)
             for change in plan.tables:
@@ -196,6 +201,11 @@ class DeviceRunner:
             if row.sample:
                 self._slot(row).made += 1
         return flight
+
+    def _move(self, host: HostBlocks, plan: StepPlan) -> tuple[Any, Any]:
+        begin = self._device.mark()
+        self._device.run(lambda: host.move(plan.moved_out, plan.moved_in))
+        return begin, self._device.mark()
 
     def _launch_rows(self, flight: Flight, rows: tuple[Row, ...], changes: Changes) -> None:
         """These rows, in halves where they do not fit together."""
@@ -398,6 +408,7 @@ class DeviceRunner:
             flight.plan.step,
             tuple(_joined(found[row.slot]) for row in flight.plan.rows),
             sum(self._device.elapsed_ms(part.begin, part.end) for part in flight.parts),
+            moved_ms=self._device.elapsed_ms(*flight.moving) if flight.moving else 0.0,
             usual=len(flight.parts) == 1 and flight.parts[0].usual,
             fits=flight.fits,
         )

@@ -21,6 +21,7 @@ from homebox.fit.plan import kinds, weight_bytes
 from homebox.fit.room import Memory
 from homebox.kernels.attention import KvKind, PagedCache
 from homebox.kernels.device import device_for
+from homebox.kernels.host import HostBlocks
 from homebox.model.loader import Report
 from homebox.wire.frames import Start
 
@@ -100,7 +101,7 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
         attention = TritonAttention(cache, tuple(group.window for group in groups), spec.heads)
         return DeviceDecoder(spec, weights, attention), attention
 
-    def runner(parts: Parts) -> MeasuredRunner:
+    def runner(parts: Parts, host: HostBlocks | None) -> MeasuredRunner:
         from homebox.engine.device_runner import DeviceRunner
         from homebox.engine.graphs import padded
 
@@ -109,7 +110,7 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
         chooser = TritonChooser(padded(start.max_running) or start.max_running, spec.vocab_size, gpu.device)
         return DeviceRunner(
             device_for(gpu.device), decoder, chooser, slots=start.max_running, chunk=start.max_chunk_tokens,
-            depth=max(start.depth, DEPTH),
+            depth=max(start.depth, DEPTH), host=host,
         )  # fmt: skip
 
     plan = plan_for(start, threads=1, kernels="gpu")

@@ -49,6 +49,10 @@ class Pace:
         crowd = CROWD_MS if self._credit_ms > 0 else min(by_heads, CROWD_MS)
         return Allowed(limit, max(limit, crowd))
 
+    def spare_ms(self, decode_ms: float) -> float:
+        """What else may be in a step that decodes in `decode_ms`, so that it is not noticed."""
+        return self._document_ms(decode_ms) - decode_ms
+
     def took(self, decode_ms: float, readers: int, step_ms: float) -> None:
         """A step that decodes for `readers` in `decode_ms` was planned to take `step_ms`."""
         if readers:

@@ -56,6 +56,9 @@ class TableChange(msgspec.Struct, gc=False, frozen=True, array_like=True):
     blocks: tuple[int, ...]
 
 
+Move = tuple[int, int, int]  # a group, a block of it on the device, a slot of it on the host
+
+
 class StepPlan(msgspec.Struct, frozen=True):
     step: int
     rows: tuple[Row, ...]
@@ -67,6 +70,9 @@ class StepPlan(msgspec.Struct, frozen=True):
     kv_tokens: int  # context tokens read
     query_key_pairs: int
     predicted_ms: float
+    # First all of these are copied from block to slot, then all of these from slot to block; then the rows are computed.
+    moved_out: tuple[Move, ...] = ()
+    moved_in: tuple[Move, ...] = ()
 
 
 class Outcome(msgspec.Struct, gc=False, frozen=True):
@@ -79,13 +85,14 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """One outcome for each row of the plan, in its order. `step_ms`: how long the device was at it, which says nothing about
-    the next such step where it was not a `usual` one. `fits`: a step of more tokens did not fit into the device's memory and
-    was computed in parts; 0: no trouble."""
+    """One outcome for each row of the plan, in its order. `step_ms`: how long the device computed, which says nothing about the
+    next such step where it was not a `usual` one; `moved_ms`: how long the plan's moves took. `fits`: a step of more tokens
+    did not fit into the device's memory and was computed in parts; 0: no trouble."""
 
     step: int
     outcomes: tuple[Outcome, ...]
     step_ms: float
+    moved_ms: float = 0.0
     usual: bool = True
     fits: int = 0
 

@@ -49,6 +49,7 @@ class Sequence:
     behind: int = 0  # entries of the tables whose block was given back, behind a window
     chunk: int = 0  # tokens of a chunk that has passed some of the layers ...
     depth: int = 0  # ... so many, in launched steps
+    returning: bool = False  # more of it is on the host, and comes back before anything is computed
     told: list[int] = field(
         default_factory=list
     )  # per group: entries of the table that plans have said already

@@ -21,6 +21,7 @@ from homebox.engine.batch import Batch
 from homebox.engine.plan import Outcome, Row, StepPlan, StepResult
 from homebox.engine.sampler import NOT_A_NUMBER, SlotState, choose, scores
 from homebox.kernels.attention import Attention, BatchShape
+from homebox.kernels.host import HostBlocks
 from homebox.kernels.sampling import REFERENCE, SamplingKernel
 from homebox.model.decoder import Decoder
 from homebox.model.native import NativeDecoder
@@ -38,10 +39,13 @@ class Runner:
         attention: Attention,
         slots: int,
         sampling: SamplingKernel = REFERENCE,
+        host: HostBlocks | None = None,
     ) -> None:
+        """`host`: where blocks go, if plans move any."""
         self._decoder = decoder
         self._attention = attention
         self._sampling = sampling
+        self._host = host
         self._slots: list[SlotState | None] = [None] * slots
         width = -(-decoder.spec.context // attention.cache.block_size)
         self._batch = Batch(slots, len(attention.windows), width)
@@ -51,14 +55,18 @@ class Runner:
 
     def launch(self, plan: StepPlan) -> Handle:
         """Start the step. Raises what the device raises: the caller treats that as the end of this engine."""
-        started = time.perf_counter()
-        for admission in plan.admitted:
-            self._slots[admission.slot] = SlotState(admission)
-            self._under_way.pop(admission.slot, None)
         with torch.inference_mode():
+            begun = time.perf_counter()
+            if self._host is not None:
+                self._host.move(plan.moved_out, plan.moved_in)
+            started = time.perf_counter()
+            for admission in plan.admitted:
+                self._slots[admission.slot] = SlotState(admission)
+                self._under_way.pop(admission.slot, None)
             self._batch.change(plan.tables)
             outcomes = self._run(plan.rows)
-        return Handle(StepResult(plan.step, tuple(outcomes), (time.perf_counter() - started) * 1e3))
+        step_ms = (time.perf_counter() - started) * 1e3
+        return Handle(StepResult(plan.step, tuple(outcomes), step_ms, (started - begun) * 1e3))
 
     def collect(self, handle: Handle) -> StepResult:
         """Wait for the step and read back what it made."""

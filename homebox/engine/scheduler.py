@@ -5,10 +5,11 @@ sockets, so that a million steps can be played in a test. In this order, each pl
 
 1. everyone who is decoding gets a token;
 2. waiting requests are admitted while slots and blocks last, whose turn it is by class and person;
-3. prefill gets what is left of the step's *time*, split over a few prompts, least remaining work first, with ageing.
+3. what is known of a prompt and rests in host memory comes back, as much as the readers do not notice;
+4. prefill gets what is left of the step's *time*, split over a few prompts, least remaining work first, with ageing.
 
-Out of blocks, cached ones are forgotten first, then the newest sequence of the lowest class gives way (it is computed
-again later); the oldest of the highest class never does, so it always finishes. Any number of steps may be launched
+Out of blocks, cached ones are evicted first, then the newest sequence of the lowest class gives way (its blocks go on in
+the host tier, where there is one; else it is computed again later); the oldest of the highest class never does, so it always finishes. Any number of steps may be launched
 before the oldest is collected: a sequence counts its tokens in flight, and what a running step may still touch is
 freed when that step completes.
 """
@@ -20,9 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from homebox.engine.blocks import KVSpace
+from homebox.engine.blocks import Hit, KVSpace
 from homebox.engine.budget import Load, StepTime, chunk_load
 from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
+from homebox.engine.moving import Moving
 from homebox.engine.pace import DECODE_MS, PREFILL_MS, SLICES, Pace
 from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult, TableChange
 from homebox.engine.queue import WaitingRoom
@@ -77,6 +79,7 @@ class Scheduler:
         self.limits = limits
         self.space = space
         self.step_time = step_time or StepTime()
+        self.moving = Moving()
         self.pace = Pace(limits.decode_step_ms, limits.prefill_step_ms)
         self.ledger = Ledger()
         self.waiting = WaitingRoom(self.ledger)
@@ -165,6 +168,9 @@ class Scheduler:
             prefix_hit_tokens=self.prefix_hit_tokens,
             prefix_query_tokens=self.prefix_query_tokens,
             preemptions=self.preemptions,
+            host_total=sum(p.tier.total for p in pools),
+            host_used=sum(p.tier.used for p in pools),
+            host_hit_tokens=self.space.brought_tokens,
         )
 
     def holdings(self) -> Holdings:
@@ -199,7 +205,11 @@ class Scheduler:
                     seq.passed_over += 1
         load, readers = Load(len(work), read, read), len(work)
         decode_ms = self.step_time.predict_ms(load)
-        work += self._prefill([s for s in prompts if s.state is State.RUNNING], load, readers)
+        moves = self.moving.within(self.pace.spare_ms(decode_ms)) if readers else self.space.pools[0].total
+        prompts = [s for s in prompts if s.state is State.RUNNING]
+        for seq in sorted((s for s in prompts if s.returning), key=lambda s: s.rank):
+            moves -= self._bring_back(seq, self.space.match(seq), moves)
+        work += self._prefill([s for s in prompts if not s.returning], load, readers)
         for share in work[readers:]:
             load += self._load(share)
         self.pace.took(decode_ms, readers, self.step_time.predict_ms(load))
@@ -219,6 +229,7 @@ class Scheduler:
         if result.fits:
             fits = max(FLOOR_TOKENS, min(self.limits.max_chunk_tokens, result.fits))
             self.limits = replace(self.limits, max_chunk_tokens=fits)
+        self.moving.observe(len(plan.moved_out) + len(plan.moved_in), result.moved_ms)
         progress: list[Progress] = []
         for row, outcome in zip(plan.rows, result.outcomes, strict=True):
             seq = self.live.get(row.id)
@@ -271,9 +282,8 @@ class Scheduler:
 
     def _short_of(self, seq: Sequence) -> int:
         """How many blocks are missing to let this sequence in."""
-        hits = self.space.match(seq)
         need = self.space.blocks_for(min(seq.limit, len(seq.tokens) + self.limits.horizon_tokens))
-        need += self.space.unused_hits(hits) - len(hits[0])
+        need -= self.space.spared(seq, self.space.match(seq))
         if self._owed is None:
             self._owed = sum(self._promised(s) for s in self.running)
         return need - self.space.available() + self._owed
@@ -327,12 +337,15 @@ class Scheduler:
         self.waiting.remove(seq)
         self.waiting.admitted()
         self.queue_changed = True
-        hit = self.space.adopt(seq, self.space.match(seq))
+        known = self.space.match(seq)
+        self._bring_back(seq, known, 0)
         if seq.cached is None:
-            seq.cached = min(hit, seq.prompt_tokens)
+            seq.cached = min(len(known[0]) * self.space.block_size, seq.prompt_tokens)
             self.prefix_hit_tokens += seq.cached
             self.prefix_query_tokens += seq.prompt_tokens
-            seq.charged = max(seq.charged, seq.cached)  # a cached prefix is free
+            seq.charged = max(
+                seq.charged, seq.cached
+            )  # a cached prefix is free, also one that is still on the host
         self._residency += 1
         seq.residency = self._residency
         seq.state, seq.slot = State.RUNNING, self._slots.pop()
@@ -344,6 +357,14 @@ class Scheduler:
         self.holders_changed = True
         self.running.sort(key=lambda s: s.rank)
         self._entered.append(seq)
+
+    def _bring_back(self, seq: Sequence, known: list[list[Hit]], moves: int) -> int:
+        """Take what is known of its tokens, as far as there are blocks, with so many moves at most. Returns how many it took;
+        `returning` says whether another plan may go on with that."""
+        hits, moved = self.space.first(seq, known, moves)
+        self.space.adopt(seq, hits)
+        seq.returning = len(hits[0]) < len(known[0]) and moved == moves
+        return moved
 
     def _prefill(self, queue: list[Sequence], load: Load, decoders: int) -> list[Share]:
         """Chunks of these prompts for this step, beside `decoders` whose load is given."""
@@ -359,13 +380,14 @@ class Scheduler:
 
         queue.sort(key=turn)
         allowed = self.pace.allow(self.step_time.predict_ms(load), decoders, len(short))
+        moved_ms = self.moving.predict_ms(self.space.noted_moves())
         left = self.limits.max_chunk_tokens
         must = FLOOR_TOKENS if not decoders or self._starved >= FLOOR_EVERY - 1 else 0
         chunks: list[Share] = []
         for seq in queue:
             share = Share(seq, 0, seq.residency)
             if len(chunks) < PROMPTS_PER_STEP and seq.state is State.RUNNING:
-                limit_ms = allowed.short if seq.id in short else allowed.any
+                limit_ms = (allowed.short if seq.id in short else allowed.any) - moved_ms
                 may_cut = decoders > 0 and seq.id not in short
                 share = self._chunk(seq, load, left, limit_ms, must, may_cut)
             one_cut = not share.layers or not any(other.layers for other in chunks)
@@ -430,7 +452,8 @@ class Scheduler:
         return True
 
     def _preempt(self, seq: Sequence) -> None:
-        """Give the blocks back and wait again; the tokens are kept and computed anew later."""
+        """Give the blocks back and wait again; the tokens are kept, and what is no longer found of the blocks' contents is
+        computed anew later."""
         self._leave(seq)
         seq.state = State.WAITING
         self.preemptions += 1
@@ -454,6 +477,7 @@ class Scheduler:
                 prefill_tokens += row.count
             rows.append(row)
             tables += [TableChange(row.slot, *change) for change in self.space.news(share.seq)]
+        moves = list(enumerate(self.space.moves()))
         self.space.launch(self._step)
         return StepPlan(
             step=self._step,
@@ -471,6 +495,8 @@ class Scheduler:
             kv_tokens=load.kv_tokens,
             query_key_pairs=load.query_key_pairs,
             predicted_ms=self.step_time.predict_ms(load),
+            moved_out=tuple((group, *pair) for group, each in moves for pair in each.out),
+            moved_in=tuple((group, *pair) for group, each in moves for pair in each.into),
         )
 
     def _row(self, share: Share) -> Row:

@@ -78,7 +78,7 @@ def decode(codes: torch.Tensor, scales: torch.Tensor, kind: KvKind) -> torch.Ten
 class PagedCache:
     """Keys and values of all layers in blocks. `k[layer]`, `v[layer]`: `[slots, kv_heads, head_dim]`, where the slot
     of token p of a sequence is `table[p // block_size] * block_size + p % block_size`. In 8 bits `k_scales[layer]`,
-    `v_scales[layer]` belong to them, fp32, `[slots, kv_heads]`."""
+    `v_scales[layer]` belong to them, fp32, `[slots, kv_heads]`. `memories`: where all of it lies, see `Cache`."""
 
     def __init__(
         self,
@@ -98,12 +98,22 @@ class PagedCache:
         self.block_size = block_size
         self.kind = kind
         stored = {KvKind.AS_IS: dtype, KvKind.INT8: torch.int8, KvKind.FP8: torch.uint8}[kind]
-        shapes = [(blocks[group] * block_size, kv_heads, head_dim) for group in layer_groups]
-        scales = [(*shape[:2],) if kind else (0,) for shape in shapes]
-        self.k = [torch.zeros(shape, dtype=stored, device=device) for shape in shapes]
-        self.v = [torch.zeros(shape, dtype=stored, device=device) for shape in shapes]
-        self.k_scales = [torch.zeros(shape, device=device) for shape in scales]
-        self.v_scales = [torch.zeros(shape, device=device) for shape in scales]
+        heads = block_size * kv_heads
+        total = 2 * sum(blocks[group] for group in layer_groups)
+        memory = torch.zeros(total * heads * head_dim, dtype=stored, device=device)
+        codes, halves = in_groups(memory, layer_groups, blocks, heads * head_dim)
+        self.memories = [codes]
+        self.k, self.v = (
+            [half.view(-1, kv_heads, head_dim) for half in part] for part in zip(*halves, strict=True)
+        )
+        self.k_scales = self.v_scales = [torch.zeros(0, device=device)] * len(layer_groups)
+        if kind:
+            memory = torch.zeros(total * heads, dtype=torch.float32, device=device)
+            scales, halves = in_groups(memory, layer_groups, blocks, heads)
+            self.memories.append(scales)
+            self.k_scales, self.v_scales = (
+                [half.view(-1, kv_heads) for half in part] for part in zip(*halves, strict=True)
+            )
 
     def store(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Keys and values, `[tokens, kv_heads, head_dim]`, into their slots, `[tokens]`."""
@@ -180,8 +190,27 @@ class StepWork(NamedTuple):
     parts: int
 
 
+def in_groups(
+    memory: torch.Tensor, layer_groups: Seq[int], blocks: Seq[int], numbers: int
+) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Divide `memory`, flat, so that the layers of a group lie side by side, in each of them all keys before all values,
+    `numbers` each in a block. Two views of it: of each group `[blocks, layers, 2, numbers]`, and of each layer the keys and
+    the values, `[blocks, numbers]`."""
+    groups, used = [], 0
+    layers = [layer_groups.count(group) for group in range(len(blocks))]
+    for count, depth in zip(blocks, layers, strict=True):
+        part = memory[used : (used := used + count * depth * 2 * numbers)]
+        groups.append(part.view(depth, 2, count, numbers).permute(2, 0, 1, 3))
+    indices = [layer_groups[:layer].count(group) for layer, group in enumerate(layer_groups)]
+    halves = [(groups[g][:, i, 0], groups[g][:, i, 1]) for g, i in zip(layer_groups, indices, strict=True)]
+    return groups, halves
+
+
 class Cache(Protocol):
-    """Keys and values of all layers, wherever a kernel likes them to lie."""
+    """Keys and values of all layers, wherever a kernel likes them to lie. `memories`: all that belongs to a block, one or more
+    lists with a tensor for each group, `[blocks, layers, 2, numbers]` in any order of strides."""
+
+    memories: list[list[torch.Tensor]]
 
     @property
     def block_size(self) -> int: ...

@@ -178,6 +178,8 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     people: tuple[PersonBlocks, ...] = ()  # who uses the used ones, as of the last second
     shared: int = 0  # of the used ones, those that several persons' streams use
+    host_total: int = 0  # blocks that host memory can keep for conversations that rest; 0 without such a tier
+    host_used: int = 0
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +231,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int | None = None
     weights: str = ""  # the types of the matrices, as the engine says them: `int4 and int8`
     attention: str = ""  # the kernels: `native amx`
+    host_hit_tokens: int = 0  # that came back from host memory
     past: bool = False  # one of the history, which has no rows
 
 

@@ -53,7 +53,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """The first frame. `model_dir` is a directory of the library, `kv_bytes` 0 lets the engine choose."""
+    """The first frame. `model_dir` is a directory of the library, `kv_bytes` 0 and `kv_host_bytes` None let the engine
+    choose."""
 
     model_dir: str
     version: int = VERSION
@@ -66,6 +67,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     kernels: str = "auto"  # or "native", or "reference"
     quantize: str = "auto"  # or "none": fp32; or "int8", "int4": float weights in groups of so many bits
     depth: int = 1  # steps launched before the oldest is collected
+    kv_host_bytes: int | None = None  # of host memory for KV that the device has no room for; 0: none
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
@@ -118,6 +120,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     weights: str = ""  # the types of the matrices, as a person would say it
     path: str = "native"  # or "generic": said at load
     notes: list[str] = []  # what a person should know: fallbacks, reductions
+    host_blocks: int = 0  # that the host tier can keep, of each group
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -176,6 +179,9 @@ class PoolState(msgspec.Struct, gc=False, frozen=True, array_like=True):
     prefix_hit_tokens: int
     prefix_query_tokens: int
     preemptions: int
+    host_total: int = 0  # blocks that the host tier can keep, 0 without one
+    host_used: int = 0
+    host_hit_tokens: int = 0  # whose KV came back from there
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True):

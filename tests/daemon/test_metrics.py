@@ -143,16 +143,16 @@ def test_what_an_engine_counts_anew_is_added_up() -> None:
     metrics = Metrics()
     pool = metrics._pool
 
-    def step(hits: int, queries: int, preemptions: int) -> None:
-        state = frames.PoolState(10, 0, 0, 10, hits, queries, preemptions)
+    def step(hits: int, queries: int, preemptions: int, host_hits: int) -> None:
+        state = frames.PoolState(10, 0, 0, 10, hits, queries, preemptions, host_hit_tokens=host_hits)
         metrics.frame(frames.StepDone(0, [], state, 0, 0))
 
-    step(5, 9, 1)
-    step(6, 12, 1)
+    step(5, 9, 1, 2)
+    step(6, 12, 1, 3)
     metrics.frame(frames.Loading("weights"))
     metrics.frame(ready())
-    step(7, 8, 0)  # higher than before in one, and still a new count
-    assert pool.totals == (13, 20, 1)
+    step(7, 8, 0, 4)  # higher than before in one, and still a new count
+    assert pool.totals == (13, 20, 1, 7)
 
 
 def ready() -> frames.Ready:

@@ -139,7 +139,7 @@ def test_what_engines_counted_before_the_one_that_runs_is_told_by_both() -> None
     monitor.frame(frames.Loading("weights"))
     metrics.frame(frames.Loading("weights"))
     heard(1, 8, 2)
-    assert monitor._totals.totals == metrics._pool.totals == (7, 20, 3)
+    assert monitor._totals.totals == metrics._pool.totals == (7, 20, 3, 0)
 
 
 def test_what_has_ended_is_told_for_half_a_minute_with_its_end(

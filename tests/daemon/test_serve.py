@@ -286,6 +286,8 @@ SETTINGS = [
     ("kv_memory", "0"),
     ("kv_memory", "1KiB"),
     ("kv_memory", "5000GiB"),
+    ("kv_host_memory", "some"),
+    ("kv_host_memory", "5000GiB"),
     ("socket", "/tmp/" + "x" * 120),
     ("drain_s", -5),
     ("drain_s", float("nan")),
@@ -345,6 +347,7 @@ def test_values_at_the_edges_are_taken(tmp_path: Path) -> None:
         "max_context": 16,
         "drain_s": 0,
         "kv_memory": "1MiB",
+        "kv_host_memory": "0",
         "device": "cpu",
     }
     settings = config.load(kept, environ={}, root=tmp_path).settings

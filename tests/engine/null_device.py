@@ -52,6 +52,7 @@ class NullDeviceModel:
         self.windows, self.block_size = windows, block_size
         # Of each group, one token a cell, and a spare cell for padding.
         self.memory = [torch.full((blocks * block_size + 1,), 10_000) for _ in windows]
+        self.memories = [[memory[:-1].view(blocks, 1, 1, block_size) for memory in self.memory]]
         self.moves = self.tokens = 0
 
     def work(self, starts: Ints, counts: Ints) -> StepWork:

@@ -37,14 +37,25 @@ NOTHING: Cell = (-1, -1)
 
 
 class NullRunner:
-    def __init__(self, space: KVSpace, step_ms: float = 10.0, token_ms: float = 0.0, layers: int = 1) -> None:
+    def __init__(
+        self,
+        space: KVSpace,
+        step_ms: float = 10.0,
+        token_ms: float = 0.0,
+        layers: int = 1,
+        move_ms: float = 4.0,
+    ) -> None:
         self.space = space
         self.layers = layers
         self.cuts = 0  # rows that did not pass all layers in one step
         self.step_ms = step_ms
         self.token_ms = token_ms
+        self.move_ms = move_ms
         # Of each group: block, to what its slots hold.
         self.memory: list[dict[int, list[Cell]]] = [{} for _ in space.pools]
+        # Of each group: slot, to what it keeps on the host.
+        self.host: list[dict[int, list[Cell]]] = [{} for _ in space.pools]
+        self.moved_out = self.moved_in = 0
         self.pool: dict[int, int] = {}
         # Of each slot and group: the block table, as the plans have said it.
         self.tables: dict[tuple[int, int], list[int]] = {}
@@ -58,6 +69,7 @@ class NullRunner:
 
     def collect(self, plan: StepPlan) -> StepResult:
         outcomes = []
+        self._move(plan)
         for admission in plan.admitted:
             self._under_way.pop(admission.slot, None)
         for change in plan.tables:
@@ -82,7 +94,19 @@ class NullRunner:
                 outcome = Outcome(token=self.pool[row.slot])
             outcomes.append(outcome)
         step_ms = self.step_ms + self.token_ms * plan.tokens
-        return StepResult(plan.step, tuple(outcomes), step_ms)
+        moved_ms = self.move_ms * (len(plan.moved_out) + len(plan.moved_in))
+        return StepResult(plan.step, tuple(outcomes), step_ms, moved_ms)
+
+    def _move(self, plan: StepPlan) -> None:
+        for group, block, slot in plan.moved_out:
+            self.host[group][slot] = list(self.memory[group][block])
+        for group, block, slot in plan.moved_in:
+            self.memory[group][block] = list(self.host[group][slot])
+        for moves in (plan.moved_out, plan.moved_in):  # so that a device may do each of them in any order
+            assert len({(group, block) for group, block, _ in moves}) == len(moves), "a block is moved twice"
+            assert len({(group, slot) for group, _, slot in moves}) == len(moves), "a slot is moved twice"
+        self.moved_out += len(plan.moved_out)
+        self.moved_in += len(plan.moved_in)
 
     def _passes(self, row: Row, last: bool) -> bool:
         """Whether the row's tokens pass the last layer; each layer is to be passed once, in order."""

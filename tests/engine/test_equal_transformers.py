@@ -1,7 +1,7 @@
 """Greedy tokens equal transformers' `generate`, whatever the scheduler does to them on the way.
 
 Sixteen prompts of lengths 1 to 600 run together, with a 32-token chunk budget, shared prefixes, and a pool so small
-that sequences are preempted and computed again. A first difference is forgiven only where the oracle itself was
+that sequences are preempted and computed again, or moved to host memory and back. A first difference is forgiven only where the oracle itself was
 undecided (its two best logits are closer than 1e-3); how often is printed.
 """
 
@@ -61,7 +61,9 @@ class SameTime(StepTime):
         return
 
 
-def run(model_dir: Path, prompts: list[list[int]], kernels: str, depth: int = 1) -> list[list[int]]:
+def run(
+    model_dir: Path, prompts: list[list[int]], kernels: str, depth: int = 1, host_blocks: int = 0
+) -> list[list[int]]:
     """Our answers, from a whole engine that gets all prompts at once and knows their shared opening already."""
     frames: list[FromEngine] = []
     spec = read(model_dir).spec
@@ -74,6 +76,7 @@ def run(model_dir: Path, prompts: list[list[int]], kernels: str, depth: int = 1)
         depth=depth,
         kernels=kernels,
         quantize="none",
+        kv_host_bytes=host_blocks * block_bytes,
     )
     engine, ready = build(start, frames.append, lambda *a: None)
     assert ready.total_blocks == BLOCKS
@@ -93,6 +96,7 @@ def run(model_dir: Path, prompts: list[list[int]], kernels: str, depth: int = 1)
         engine.scheduler.check()
     assert engine.scheduler.preemptions > 0, "the pool was meant to be too small"
     assert engine.scheduler.prefix_hit_tokens >= 48
+    assert (engine.scheduler.pool_state().host_hit_tokens > 0) == (host_blocks > 0)
     steps = [frame for frame in frames if isinstance(frame, StepDone)]
     assert max(step.prefill_tokens for step in steps) <= 32
     tokens: dict[str, list[int]] = {}
@@ -158,12 +162,17 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize(
-    ("kernels", "depth"), [("reference", 1), pytest.param("native", 2, marks=needs_compiler)]
+    ("kernels", "depth", "host_blocks"),
+    [
+        ("reference", 1, 0),
+        pytest.param("native", 2, 0, marks=needs_compiler),
+        pytest.param("native", 1, 2 * BLOCKS, marks=needs_compiler),
+    ],
 )
 def test_tiny_models_of_the_llama_family_say_what_transformers_says(
-    tiny: Tiny, kernels: str, depth: int
+    tiny: Tiny, kernels: str, depth: int, host_blocks: int
 ) -> None:
-    ours = run(tiny.folder, tiny.prompts, kernels, depth)
+    ours = run(tiny.folder, tiny.prompts, kernels, depth, host_blocks)
     print(f"{compare(tiny.oracle, tiny.prompts, ours, tiny.generated)} near ties forgiven")
 
 
@@ -179,15 +188,21 @@ def what_is_kept(model_dir: Path, prompts: list[list[int]], answers: list[list[i
 
 @pytest.mark.model
 @pytest.mark.parametrize(
-    "kernels",
-    [pytest.param("native", marks=needs_compiler), pytest.param("reference", marks=pytest.mark.long)],
+    ("kernels", "host_blocks"),
+    [
+        pytest.param("native", 0, marks=needs_compiler),
+        pytest.param("native", 2 * BLOCKS, marks=[needs_compiler, pytest.mark.long]),
+        pytest.param("reference", 0, marks=pytest.mark.long),
+    ],
 )
-def test_the_default_model_says_what_transformers_says(default_model: Path, kernels: str) -> None:
+def test_the_default_model_says_what_transformers_says(
+    default_model: Path, kernels: str, host_blocks: int
+) -> None:
     """What transformers' `generate` says from these weights is kept, because it takes longer than all else here; only
     where our answers are others, or the weights, is it asked whether it was undecided."""
     kept = json.loads(KEPT.read_text())
     prompts = prompts_for(read(default_model).spec.vocab_size)
-    ours = run(default_model, prompts, kernels)
+    ours = run(default_model, prompts, kernels, host_blocks=host_blocks)
     if kept != what_is_kept(default_model, prompts, ours):
         oracle = load_transformers(default_model, torch.float32)
         generated = [generate(oracle, prompt, NEW_TOKENS) for prompt in prompts[:6]]

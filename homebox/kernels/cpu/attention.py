@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from homebox.kernels.attention import BatchShape
+from homebox.kernels.attention import BatchShape, in_groups
 from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.abi import KvKind
 from homebox.kernels.cpu.memory import pages
@@ -28,7 +28,8 @@ def kv_dtype(exact: bool) -> torch.dtype:
 
 class BlockCache:
     """Keys and values of all layers. `k[layer]`: `[blocks, kv_heads, head_dim, 16]`, `v[layer]`: `[blocks, kv_heads, 16,
-    head_dim]`, with bf16 as above. `dtype` is fp32 or bf16."""
+    head_dim]`, with bf16 as above. `memories`: see `Cache`. `dtype` is fp32 or
+    bf16."""
 
     block_size = abi.BLOCK
 
@@ -53,13 +54,10 @@ class BlockCache:
                 (head_dim // 2, abi.BLOCK, 2),
                 (head_dim // abi.LANES, abi.BLOCK // 2, abi.LANES, 2),
             )
-        self.k: list[torch.Tensor] = []
-        self.v: list[torch.Tensor] = []
-        for group in layer_groups:
-            size = each * blocks[group]
-            self.k.append(memory[:size].view(blocks[group], kv_heads, *keys))
-            self.v.append(memory[size : 2 * size].view(blocks[group], kv_heads, *values))
-            memory = memory[2 * size :]
+        groups, halves = in_groups(memory, layer_groups, blocks, each)
+        self.memories = [groups]
+        self.k = [half.view(-1, kv_heads, *keys) for half, _ in halves]
+        self.v = [half.view(-1, kv_heads, *values) for _, half in halves]
 
     @staticmethod
     def block_bytes(layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

@@ -98,10 +98,16 @@ def variants(target: Target) -> Iterator[Variant]:
                 {"DIM": dim, "PADDED": padded(dim), "NORM": True, "KV": int(kind)}, {},
             )  # fmt: skip
         yield Variant(
-            "paged", "join", ("*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"), {**sizes, "M": attend.few}, {}
+            "paged",
+            "join",
+            ("*i32", "*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"),
+            {**sizes, "M": attend.few},
+            {},
         )
     for m, warps in both:
-        yield attention("*fp16", "*fp16", m, warps, KV=0, DIM=128, PADDED=128, SHARED=2, WINDOW=1024, SOFTCAP=50.0)
+        yield attention(
+            "*fp16", "*fp16", m, warps, KV=0, DIM=128, PADDED=128, SHARED=2, WINDOW=1024, SOFTCAP=50.0
+        )
     for size in (4096, 576):
         for add in (True, False):
             yield Variant(
@@ -155,7 +161,9 @@ def compile_for(name: str, variant: Variant) -> Compiled:
     options = kernel.options | variant.options
     made = Compiled(name, variant.kernel, constants)
     try:
-        binary = triton.compile(source, target=GPUTarget(target.backend, target.architecture, 32), options=options)
+        binary = triton.compile(
+            source, target=GPUTarget(target.backend, target.architecture, 32), options=options
+        )
     except Exception as error:
         return made._replace(error=f"{type(error).__name__}: {error}")
     code = binary.asm["cubin" if target.backend == "cuda" else "hsaco"]
@@ -171,7 +179,9 @@ def _amiss(target: Target, made: Compiled, options: dict[str, Any], binary: Any)
         return f"{made.shared_bytes} bytes of shared memory, {target.shared_bytes} there"
     if made.spilled_bytes:
         return f"{made.spilled_bytes} bytes of registers do not fit"
-    fused = re.search(r"\bfma\.rn\.f(64|32)|v_fma(c?)_f(64|32)", binary.asm.get("ptx") or binary.asm["amdgcn"])
+    fused = re.search(
+        r"\bfma\.rn\.f(64|32)|v_fma(c?)_f(64|32)", binary.asm.get("ptx") or binary.asm["amdgcn"]
+    )
     if fused and not options["enable_fp_fusion"]:
         return f"{fused[0]} in a kernel in which every step is to round"
     return ""
@@ -181,7 +191,9 @@ def _registers(target: Target, binary: Any) -> tuple[int, int]:
     """How many a thread has, and bytes of them that are spilled."""
     if target.backend == "hip":
         said = binary.asm["amdgcn"]
-        counts = {key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count): +(\d+)", said)}
+        counts = {
+            key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count): +(\d+)", said)
+        }
         return counts["vgpr_count"], 4 * counts["vgpr_spill_count"]
     import triton
 
@@ -214,9 +226,13 @@ def compile_all(work: list[tuple[str, Variant]], processes: int) -> list[Compile
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--targets", default=",".join(TARGETS), help="[%(default)s]")
-    parser.add_argument("--choice", action="store_true", help="every kernel and every target once, nothing more")
+    parser.add_argument(
+        "--choice", action="store_true", help="every kernel and every target once, nothing more"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="a line for each kernel and target")
     asked = parser.parse_args()

@@ -97,12 +97,20 @@ def kv_map(now: Snapshot, cells: int, rows: int, glyphs: Glyphs) -> list[Line]:
     pool = now.blocks
     found = kvmap.pieces(pool, glyphs)
     listed = kvmap.listed(found, pool.total, _block_bytes(now), cells)
-    map_rows = max(1, min(8, rows - len(listed) - 1))
+    map_rows = max(1, min(8, rows - len(listed) - len(_host(now)) - 1))
     return [
         *(((" ", ""), *line) for line in kvmap.drawn(found, cells - 2, map_rows)),
         ((f" {pool.total:,} blocks of {pool.block_size} tokens", "head"),),
         *listed,
+        *_host(now),
     ]
+
+
+def _host(now: Snapshot) -> list[Line]:
+    if now.blocks is None or not now.blocks.host_total:
+        return []
+    kept = f" {now.blocks.host_used:,} of {now.blocks.host_total:,} blocks of host memory keep what rests"
+    return [((f"{kept}; {now.host_hit_tokens:,} tokens came back from there", "dim"),)]
 
 
 # ---- the graphs

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from homebox.client import words
-from homebox.client.glance import computed, hit_rate, hot, other_bytes, used_blocks, used_share
+from homebox.client.glance import computed, hit_rate, host, hot, other_bytes, used_blocks, used_share
 from homebox.client.lines import Glyphs, Line, Part, bar, clip, cut, fit, graph, nice_top, part, plain, width
 from homebox.client.past import Past
 from homebox.tui.monitor import kvmap
@@ -195,6 +195,7 @@ def _kv_title(now: Snapshot, cells: int) -> Line:
             part(used if share is None else f"{used} ({share:.0f}%)"),
             part(f"prefix hit {hit_rate(now)}", rank=2),
             part(f"preempt {now.preemptions}", "warn" if now.preemptions else "", rank=1),
+            *host(now.blocks),
         ],
         cells - 1,
     )

@@ -6,6 +6,8 @@ import importlib.util
 import platform
 from typing import Any
 
+from tests.engine.conftest import engine, tiny_model  # noqa: F401
+
 
 def _launch_without_looking_at_every_call() -> None:
     """For each function that a kernel calls, each `tl.sum`, the interpreter replaces all of triton.language anew: three

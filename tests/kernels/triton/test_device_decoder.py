@@ -4,7 +4,6 @@ and in the interpreter. Its texts are those of the plain decoder."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from homebox.kernels.triton.attention import TritonAttention
 from homebox.kernels.triton.tuning import Attend
 from homebox.model.device import DeviceDecoder
 from homebox.wire.frames import Sampling, Submit
-from tests.engine.conftest import RunningEngine, engine, tiny_model  # noqa: F401
+from tests.engine.conftest import RunningEngine
 from tests.engine.fake_device import FakeDevice
 from tests.engine.null_device import Greedy
 
@@ -65,7 +64,7 @@ def ask(house: RunningEngine, prompts: dict[str, int], tokens: int) -> dict[str,
 def test_its_texts_are_those_of_the_plain_decoder(
     engine: Callable[..., RunningEngine],
     prompts: dict[str, int],
-    tokens: int,  # noqa: F811
+    tokens: int,
 ) -> None:
     settings = {"kernels": "reference", "max_chunk_tokens": CHUNK}
     ours, theirs = engine(**settings), engine(**settings)
