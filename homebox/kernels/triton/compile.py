@@ -18,8 +18,11 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from homebox.kernels.triton.tuning import AMD, Tuning, of, padded
 
 
 class Target(NamedTuple):
@@ -28,8 +31,8 @@ class Target(NamedTuple):
     shared_bytes: int  # that a program may have
 
     @property
-    def capability(self) -> tuple[int, int]:
-        return divmod(self.architecture, 10) if isinstance(self.architecture, int) else (0, 0)
+    def tuning(self) -> Tuning:
+        return of(divmod(self.architecture, 10)) if isinstance(self.architecture, int) else AMD
 
 
 TARGETS = {
@@ -72,9 +75,9 @@ def variants(target: Target) -> Iterator[Variant]:
     """Every kernel, with the shapes of the models that we know and each way to store keys and values. The first of a kernel
     is that of a model of 8 billion."""
     from homebox.kernels.attention import KvKind
-    from homebox.kernels.triton.tuning import of, padded
+    from homebox.kernels.triton.linear import ADDED
 
-    attend, multiply = of(target.capability)
+    attend, multiply = target.tuning
     stored = {KvKind.AS_IS: "*bf16", KvKind.INT8: "*i8", KvKind.FP8: "*u8"}
     shapes = [(128, 4), (64, 3), (80, 4), (96, 1), (256, 2)]
 
@@ -98,10 +101,16 @@ def variants(target: Target) -> Iterator[Variant]:
                 {"DIM": dim, "PADDED": padded(dim), "NORM": True, "KV": int(kind)}, {},
             )  # fmt: skip
         yield Variant(
-            "paged", "join", ("*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"), {**sizes, "M": attend.few}, {}
+            "paged",
+            "join",
+            ("*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"),
+            {**sizes, "M": attend.few},
+            {},
         )
     for m, warps in both:
-        yield attention("*fp16", "*fp16", m, warps, KV=0, DIM=128, PADDED=128, SHARED=2, WINDOW=1024, SOFTCAP=50.0)
+        yield attention(
+            "*fp16", "*fp16", m, warps, KV=0, DIM=128, PADDED=128, SHARED=2, WINDOW=1024, SOFTCAP=50.0
+        )
     for size in (4096, 576):
         for add in (True, False):
             yield Variant(
@@ -109,14 +118,24 @@ def variants(target: Target) -> Iterator[Variant]:
                 {"SIZE": size, "PADDED": padded(size), "ADD": add}, {},
             )  # fmt: skip
     yield Variant("rows", "silu_and_multiply", ("*bf16", "*bf16"), {"SIZE": 14336, "TURN": 1024}, {})
-    for m in (16, 32, 64):
-        constants = {"BIAS": False, "M": m, "N": multiply.outputs, "GROUPS": multiply.groups}
-        options = {"num_warps": multiply.warps, "num_stages": multiply.stages}
-        numbers = ("*bf16", "*bf16", "i32", "i32:16", "i32:16")
-        yield Variant(
-            "quantised", "multiply_int4", ("*bf16", "*u8", "*fp16", "*fp16", *numbers), constants, options
-        )
-        yield Variant("quantised", "multiply_int8", ("*bf16", "*i8", "*fp16", *numbers), constants, options)
+    for bits, codes, scales in ((4, "*u8", ("*fp16", "*fp16")), (8, "*i8", ("*fp16",))):
+        for name, sizes, tiles in (
+            ("meet", multiply.meet, ({},)), ("multiply", multiply.multiply, ({"M": 16}, {"M": 32}, {"M": 64})),
+        ):  # fmt: skip
+            for tile, out in product(tiles, ("*fp32", "*bf16")):
+                yield Variant(
+                    "quantised", f"{name}_int{bits}",
+                    ("*bf16", codes, *scales, "*bf16", out, "i32", "i32:16", "i32:16", "i32:16"),
+                    {"BIAS": False, "N": sizes.outputs, "GROUPS": sizes.groups, **tile},
+                    {"num_warps": sizes.warps, "num_stages": sizes.stages},
+                )  # fmt: skip
+    yield Variant(
+        "quantised",
+        "add_up",
+        ("*fp32", "*bf16", "*bf16", "i32", "i32:16", "i32"),
+        {"BIAS": False, "N": ADDED},
+        {},
+    )
     yield from _drawing()
 
 
@@ -155,7 +174,9 @@ def compile_for(name: str, variant: Variant) -> Compiled:
     options = kernel.options | variant.options
     made = Compiled(name, variant.kernel, constants)
     try:
-        binary = triton.compile(source, target=GPUTarget(target.backend, target.architecture, 32), options=options)
+        binary = triton.compile(
+            source, target=GPUTarget(target.backend, target.architecture, 32), options=options
+        )
     except Exception as error:
         return made._replace(error=f"{type(error).__name__}: {error}")
     code = binary.asm["cubin" if target.backend == "cuda" else "hsaco"]
@@ -171,7 +192,8 @@ def _amiss(target: Target, made: Compiled, options: dict[str, Any], binary: Any)
         return f"{made.shared_bytes} bytes of shared memory, {target.shared_bytes} there"
     if made.spilled_bytes:
         return f"{made.spilled_bytes} bytes of registers do not fit"
-    fused = re.search(r"\bfma\.rn\.f(64|32)|v_fma(c?)_f(64|32)", binary.asm.get("ptx") or binary.asm["amdgcn"])
+    # Only in PTX: elsewhere a conversion is made of them.
+    fused = re.search(r"\bfma\.rn\.f(64|32)", binary.asm.get("ptx", ""))
     if fused and not options["enable_fp_fusion"]:
         return f"{fused[0]} in a kernel in which every step is to round"
     return ""
@@ -181,7 +203,9 @@ def _registers(target: Target, binary: Any) -> tuple[int, int]:
     """How many a thread has, and bytes of them that are spilled."""
     if target.backend == "hip":
         said = binary.asm["amdgcn"]
-        counts = {key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count): +(\d+)", said)}
+        counts = {
+            key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count): +(\d+)", said)
+        }
         return counts["vgpr_count"], 4 * counts["vgpr_spill_count"]
     import triton
 
@@ -194,14 +218,14 @@ def _registers(target: Target, binary: Any) -> tuple[int, int]:
     return counts["REG"], counts["STACK"] + counts["LOCAL"]
 
 
-def product(names: Iterable[str]) -> list[tuple[str, Variant]]:
+def shapes_for(names: Iterable[str]) -> list[tuple[str, Variant]]:
     return [(name, variant) for name in names for variant in variants(TARGETS[name])]
 
 
 def choice() -> list[tuple[str, Variant]]:
     """A small one: every kernel once, in its first variant, and every target."""
     first: dict[str, list[tuple[str, Variant]]] = {}
-    for name, variant in product(TARGETS):
+    for name, variant in shapes_for(TARGETS):
         of_kernel = first.setdefault(variant.kernel, [])
         if name not in [target for target, _ in of_kernel]:
             of_kernel.append((name, variant))
@@ -214,16 +238,20 @@ def compile_all(work: list[tuple[str, Variant]], processes: int) -> list[Compile
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--targets", default=",".join(TARGETS), help="[%(default)s]")
-    parser.add_argument("--choice", action="store_true", help="every kernel and every target once, nothing more")
+    parser.add_argument(
+        "--choice", action="store_true", help="every kernel and every target once, nothing more"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="a line for each kernel and target")
     asked = parser.parse_args()
     targets = asked.targets.split(",")
     if unknown := set(targets) - set(TARGETS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(TARGETS)}")
-    made = compile_all(choice() if asked.choice else product(targets), asked.processes)
+    made = compile_all(choice() if asked.choice else shapes_for(targets), asked.processes)
     for one in made:
         if asked.json:
             print(json.dumps(one._asdict()))

@@ -24,14 +24,22 @@ class Attend(NamedTuple):
     stages: int
 
 
-class Multiply(NamedTuple):
-    """Rows and outputs of a program, groups of 32 inputs of a turn; up to `most_rows` it beats unpacking the weight."""
+class Product(NamedTuple):
+    """`outputs` of a program, `groups` of 32 inputs of a turn, `programs` that keep the whole GPU at it."""
 
-    rows: int
     outputs: int
     groups: int
     warps: int
     stages: int
+    programs: int
+
+
+class Multiply(NamedTuple):
+    """A quantised weight: one row meets its codes, up to `most_rows` its values on tensor cores, more its values unpacked
+    in memory."""
+
+    meet: Product
+    multiply: Product
     most_rows: int
 
 
@@ -40,18 +48,27 @@ class Tuning(NamedTuple):
     multiply: Multiply
 
 
-OTHERS = Tuning(Attend(16, 64, 64, 512, 4, 4, 2), Multiply(16, 32, 4, 4, 3, 64))
+# About four programs of four warps on each of a GPU's 60 to 130 multiprocessors: 40 KB of weights on their way to each.
+OTHERS = Tuning(
+    Attend(16, 64, 64, 512, 4, 4, 2), Multiply(Product(32, 16, 4, 1, 320), Product(32, 4, 4, 3, 320), 64)
+)
+_DATA_CENTRE = Tuning(
+    Attend(16, 128, 64, 512, 4, 8, 2), Multiply(Product(32, 16, 4, 1, 528), Product(32, 8, 4, 4, 528), 64)
+)
+# Of AMD's consumer chips: no copies past the registers, so fewer stages, and fewer codes at a time.
+AMD = Tuning(
+    Attend(16, 64, 32, 512, 4, 4, 1), Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64)
+)
 
-_BY_CAPABILITY: dict[tuple[int, int], Tuning] = {
-    (8, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3), Multiply(16, 32, 8, 4, 4, 64)),
-    (9, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3), Multiply(16, 32, 8, 4, 4, 64)),
-}
+_BY_CAPABILITY: dict[tuple[int, int], Tuning] = {(8, 0): _DATA_CENTRE, (9, 0): _DATA_CENTRE}
 
 
 def tuning(device: torch.device) -> Tuning:
     """For this device; on the CPU, where Triton's interpreter runs, that of `OTHERS`."""
-    if device.type != "cuda" or torch.version.hip:
+    if device.type != "cuda":
         return OTHERS
+    if torch.version.hip:
+        return AMD
     return of(torch.cuda.get_device_capability(device))
 
 
