@@ -45,6 +45,8 @@ TARGETS = {
     "gfx1100": Target("hip", "gfx1100", 64 << 10),
 }
 
+SPILLED_BYTES = 128  # of a thread's registers: what a few cost does not show
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -77,40 +79,37 @@ def variants(target: Target) -> Iterator[Variant]:
     from homebox.kernels.attention import KvKind
     from homebox.kernels.triton.linear import ADDED
 
-    attend, multiply = target.tuning
+    multiply = target.tuning.multiply
     stored = {KvKind.AS_IS: "*bf16", KvKind.INT8: "*i8", KvKind.FP8: "*u8"}
-    shapes = [(128, 4), (64, 3), (80, 4), (96, 1), (256, 2)]
 
-    def attention(dtype: str, kv: str, m: int, warps: int, **constants: Any) -> Variant:
+    def attention(dtype: str, kv: str, many: bool, dim: int, shared: int, **constants: Any) -> Variant:
+        sizes = target.tuning.attend.of(dim)
+        m, warps = (sizes.many, sizes.many_warps) if many else (sizes.few, sizes.few_warps)
         return Variant(
             "paged", "attend",
             (dtype, kv, kv, "*fp32", "*fp32", "*i32", "*i32", "*i32", dtype, "*fp32", "*fp32", "i32", "i32", "fp32"),
-            {"M": m, "N": attend.keys, "BLOCK": 16, "SPLIT": attend.split, "WINDOW": 0, "SOFTCAP": 0.0, **constants},
-            {"num_warps": warps, "num_stages": attend.stages},
+            {
+                "DIM": dim, "PADDED": padded(dim), "SHARED": shared, "M": m, "N": sizes.keys, "BLOCK": 16,
+                "SPLIT": sizes.split, "WINDOW": 0, "SOFTCAP": 0.0, **constants,
+            },
+            {"num_warps": warps, "num_stages": sizes.stages},
         )  # fmt: skip
 
-    both = ((attend.many, attend.many_warps), (attend.few, attend.few_warps))
-    for dim, shared in shapes:
-        sizes = {"DIM": dim, "PADDED": padded(dim), "SHARED": shared}
+    for dim, shared in ((128, 4), (64, 3), (80, 4), (96, 1), (256, 2)):
         for kind, kv in stored.items():
-            for m, warps in both:
-                yield attention("*bf16", kv, m, warps, KV=int(kind), **sizes)
+            for many in (True, False):
+                yield attention("*bf16", kv, many, dim, shared, KV=int(kind))
             yield Variant(
                 "enter", "enter",
                 ("*bf16", "*fp32", "*fp32", "*bf16", "*bf16", "*i64", "*bf16", kv, kv, "*fp32", "*fp32", "i32", "i32", "fp32"),
                 {"DIM": dim, "PADDED": padded(dim), "NORM": True, "KV": int(kind)}, {},
             )  # fmt: skip
         yield Variant(
-            "paged",
-            "join",
-            ("*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"),
-            {**sizes, "M": attend.few},
-            {},
-        )
-    for m, warps in both:
-        yield attention(
-            "*fp16", "*fp16", m, warps, KV=0, DIM=128, PADDED=128, SHARED=2, WINDOW=1024, SOFTCAP=50.0
-        )
+            "paged", "join", ("*i32", "*i32", "*bf16", "*fp32", "*fp32", "i32"),
+            {"DIM": dim, "PADDED": padded(dim), "SHARED": shared, "M": target.tuning.attend.few}, {},
+        )  # fmt: skip
+    for many in (True, False):
+        yield attention("*fp16", "*fp16", many, 128, 2, KV=0, WINDOW=1024, SOFTCAP=50.0)
     for size in (4096, 576):
         for add in (True, False):
             yield Variant(
@@ -190,7 +189,7 @@ def compile_for(name: str, variant: Variant) -> Compiled:
 def _amiss(target: Target, made: Compiled, options: dict[str, Any], binary: Any) -> str:
     if made.shared_bytes > target.shared_bytes:
         return f"{made.shared_bytes} bytes of shared memory, {target.shared_bytes} there"
-    if made.spilled_bytes:
+    if made.spilled_bytes > SPILLED_BYTES:
         return f"{made.spilled_bytes} bytes of registers do not fit"
     # Only in PTX: elsewhere a conversion is made of them.
     fused = re.search(r"\bfma\.rn\.f(64|32)", binary.asm.get("ptx", ""))
