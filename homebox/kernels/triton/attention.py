@@ -36,7 +36,7 @@ class TritonAttention:
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.softcap = softcap
         self.device = cache.k[0].device
-        self.sizes = sizes or tuning(self.device).attend
+        self.sizes = sizes or tuning(self.device).attend.of(self.head_dim)
         self.shared = heads // self.kv_heads
         self._placed: Placed | None = None
         self._has_many = False

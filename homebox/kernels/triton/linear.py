@@ -6,7 +6,13 @@ import torch
 
 from homebox.kernels.grouped import GROUP, Grouped
 from homebox.kernels.triton import quantised
-from homebox.kernels.triton.tuning import Multiply, padded, tuning
+from homebox.kernels.triton.tuning import Multiply, Product, padded, tuning
+
+ADDED = 512  # outputs of a program that adds the splits
+_KERNELS = {
+    4: (quantised.meet_int4, quantised.multiply_int4),
+    8: (quantised.meet_int8, quantised.multiply_int8),
+}
 
 
 class GroupedLinear:
@@ -32,6 +38,7 @@ class GroupedLinear:
             weight.minimums.contiguous().to(device) if weight.minimums is not None else self.scales
         )
         self.bias = bias.to(device) if bias is not None else None
+        self._meet, self._multiply = _KERNELS[self.bits]
         self.sizes = sizes or tuning(device).multiply
         parts = [self.codes, self.scales, *([self.minimums] if self.bits == 4 else [])]
         self.nbytes = sum(part.nbytes for part in parts) + (self.bias.nbytes if self.bias is not None else 0)
@@ -43,19 +50,25 @@ class GroupedLinear:
 
     def multiply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """`out`, `[rows, outputs]`, every element of it, from `x`, `[rows, inputs]`; both contiguous."""
-        sizes = self.sizes
-        m = min(max(sizes.rows, padded(len(x))), 64)
-        grid = (-(-self.outputs // sizes.outputs), -(-len(x) // m))
-        bias = self.bias if self.bias is not None else self.scales
-        common = {
-            "BIAS": self.bias is not None, "M": m, "N": sizes.outputs, "GROUPS": sizes.groups,
-            "num_warps": sizes.warps, "num_stages": sizes.stages,
-        }  # fmt: skip
-        numbers = (bias, out, len(x), self.inputs, self.outputs)
-        if self.bits == 4:
-            quantised.multiply_int4[grid](x, self.codes, self.scales, self.minimums, *numbers, **common)
+        sizes, rows = self.sizes, len(x)
+        if rows == 1:
+            kernel, launch, tile = self._meet, sizes.meet, {}
         else:
-            quantised.multiply_int8[grid](x, self.codes, self.scales, *numbers, **common)
+            kernel, launch, tile = self._multiply, sizes.multiply, {"M": min(padded(rows), 64)}
+        groups = self.inputs // GROUP
+        splits, of_split = cut(self.outputs, groups, launch)
+        bias = self.bias if self.bias is not None else self.scales
+        into = out if splits == 1 else x.new_empty(splits, rows, self.outputs, dtype=torch.float32)
+        scales = (self.scales, self.minimums) if self.bits == 4 else (self.scales,)
+        kernel[(-(-self.outputs // launch.outputs), splits, -(-rows // tile.get("M", 1)))](
+            x, self.codes, *scales, bias, into, rows, groups, self.outputs, of_split,
+            BIAS=self.bias is not None and splits == 1, N=launch.outputs, GROUPS=launch.groups,
+            num_warps=launch.warps, num_stages=launch.stages, **tile,
+        )  # fmt: skip
+        if splits > 1:
+            quantised.add_up[(-(-self.outputs // ADDED), rows)](
+                into, bias, out, rows, self.outputs, splits, BIAS=self.bias is not None, N=ADDED
+            )
         return out
 
     def unpacked(self, dtype: torch.dtype) -> torch.Tensor:
@@ -68,3 +81,13 @@ class GroupedLinear:
         if self.bits == 4:
             values = values + self.minimums.float()[..., None]
         return values.view(self.outputs, self.inputs).to(dtype)
+
+
+def cut(outputs: int, groups: int, sizes: Product) -> tuple[int, int]:
+    """Into how many splits, and of how many groups each: enough programs for the GPU, and as many turns for each as it
+    has stages, so that the next codes are on their way."""
+    wanted = sizes.programs * sizes.outputs // outputs
+    splits = min(max(wanted, 1), max(groups // (sizes.stages * sizes.groups), 1))
+    of_split = -(-groups // splits)
+    of_split = -(-of_split // sizes.groups) * sizes.groups
+    return -(-groups // of_split), of_split

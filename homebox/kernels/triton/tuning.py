@@ -25,15 +25,27 @@ class Attend(NamedTuple):
     stages: int
     programs: int
 
+    def of(self, head_dim: int) -> Attend:
+        """For heads of this size: of large ones fewer keys at a time, for the sake of registers and shared memory."""
+        return self if head_dim <= 128 else self._replace(keys=self.keys // 2)
 
-class Multiply(NamedTuple):
-    """Rows and outputs of a program, groups of 32 inputs of a turn; up to `most_rows` it beats unpacking the weight."""
 
-    rows: int
+class Product(NamedTuple):
+    """`outputs` of a program, `groups` of 32 inputs of a turn, `programs` that keep the whole GPU at it."""
+
     outputs: int
     groups: int
     warps: int
     stages: int
+    programs: int
+
+
+class Multiply(NamedTuple):
+    """A quantised weight: one row meets its codes, up to `most_rows` its values on tensor cores, more its values unpacked
+    in memory."""
+
+    meet: Product
+    multiply: Product
     most_rows: int
 
 
@@ -42,12 +54,19 @@ class Tuning(NamedTuple):
     multiply: Multiply
 
 
-OTHERS = Tuning(Attend(16, 64, 64, 512, 4, 4, 2, 256), Multiply(16, 32, 4, 4, 3, 64))
+# About four programs of four warps on each of a GPU's 60 to 130 multiprocessors: 40 KB of weights on their way to each.
+OTHERS = Tuning(
+    Attend(16, 64, 64, 512, 4, 8, 2, 320), Multiply(Product(32, 16, 4, 1, 320), Product(32, 4, 4, 3, 320), 64)
+)
+_DATA_CENTRE = Tuning(
+    Attend(16, 64, 64, 512, 4, 8, 3, 528), Multiply(Product(32, 16, 4, 1, 528), Product(32, 8, 4, 4, 528), 64)
+)
+# Of AMD's consumer chips: no copies past the registers, so fewer stages, and fewer codes at a time.
+AMD = Tuning(
+    Attend(16, 32, 32, 512, 8, 8, 1, 320), Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64)
+)
 
-_BY_CAPABILITY: dict[tuple[int, int], Tuning] = {
-    (8, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3, 432), Multiply(16, 32, 8, 4, 4, 64)),
-    (9, 0): Tuning(Attend(16, 128, 64, 512, 4, 8, 3, 528), Multiply(16, 32, 8, 4, 4, 64)),
-}
+_BY_CAPABILITY: dict[tuple[int, int], Tuning] = {(8, 0): _DATA_CENTRE, (9, 0): _DATA_CENTRE}
 
 
 def tuning(device: torch.device) -> Tuning:
@@ -55,7 +74,7 @@ def tuning(device: torch.device) -> Tuning:
     if device.type != "cuda":
         return OTHERS._replace(attend=OTHERS.attend._replace(programs=2))
     if torch.version.hip:
-        return OTHERS
+        return AMD
     return of(torch.cuda.get_device_capability(device))
 
 

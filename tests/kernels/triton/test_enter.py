@@ -51,7 +51,9 @@ def entered(
     return queries, cache, rotate(q, both.cos(), both.sin()), rotate(k, both.cos(), both.sin()), v
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 64), (3, 3, 80), (8, 1, 128), (2, 1, 256)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"), [(4, 2, 64), (3, 3, 80), (6, 2, 96), (8, 1, 128), (2, 1, 256)]
+)
 @pytest.mark.parametrize("norm", [False, True])
 def test_it_is_the_same_as_one_step_after_the_other(heads: int, kv_heads: int, dim: int, norm: bool) -> None:
     queries, cache, q, k, v = entered(heads, kv_heads, dim, KvKind.AS_IS, torch.float32, norm)

@@ -26,9 +26,7 @@ def ask(house: RunningEngine) -> dict[str, list[int]]:
         "drawn": Sampling(max_tokens=3, temperature=0.9, seed=7, top_p=0.9, top_k=20),
     }
     for i, (name, wish) in enumerate(wishes.items()):
-        house.submit(
-            Submit(name, f"p{i}", [(i * 37 + j * j * 11) % 290 + 3 for j in range(3 + 7 * i)], wish)
-        )
+        house.submit(Submit(name, f"p{i}", [(i * 37 + j * j * 11) % 290 + 3 for j in range(3 + 7 * i)], wish))
     house.run()
     return {name: house.tokens(name) for name in wishes}
 
