@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -48,7 +49,6 @@ class Parts(NamedTuple):
     decoder: Decoder | NativeDecoder
     attention: Attention
     blocks: int  # of each group
-    fit: Fit
 
 
 def build(
@@ -58,7 +58,7 @@ def build(
     flush: Callable[[], None] = lambda: None,
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
-    compute, decoder, attention, blocks, fit = parts(start, report)
+    compute, decoder, attention, blocks = parts(start, report)
     runner = Runner(decoder, attention, start.max_running, compute.sampling)
     step_time = _measure(runner, blocks * start.block_size, report)
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size)
@@ -79,7 +79,7 @@ def build(
         max_running=start.max_running,
         attention=compute.name,
         weights=compute.weights,
-        notes=[*compute.notes, *_notes(fit, context, max_context)],
+        notes=[*compute.notes, *_notes(context, max_context)],
     )
     return Built(engine, ready)
 
@@ -97,8 +97,10 @@ def parts(start: Start, report: Report) -> Parts:
     choice = choose(start, report)
     fit = _fit(start, choice)
     compute = choice.load()
+    if fit.lowered:
+        compute = replace(compute, notes=[*compute.notes, lowered(fit)])
     blocks = fit.kv_bytes // compute.block_bytes
-    return Parts(compute, *compute.with_blocks(blocks), blocks, fit)
+    return Parts(compute, *compute.with_blocks(blocks), blocks)
 
 
 def _fit(start: Start, choice: Choice) -> Fit:
@@ -131,8 +133,8 @@ def _measure(runner: Runner, most: int, report: Report) -> StepTime:
     return step_time
 
 
-def _notes(fit: Fit, context: int, max_context: int) -> list[str]:
-    notes = [lowered(fit)] if fit.lowered else []
+def _notes(context: int, max_context: int) -> list[str]:
+    notes = []
     if max_context < context:
         notes.append(
             f"the KV memory holds {max_context} tokens, so that is the longest conversation here; the model was "
