@@ -86,7 +86,8 @@ def build(
 
 def parts(start: Start, report: Report) -> Parts:
     """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
-    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
+    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be, NoMemory for
+    a model that is larger than what is free."""
     if start.device.startswith("cuda") and not torch.cuda.is_available():
         raise DeviceMissing(f"torch sees no GPU for device {start.device!r}")
     if start.device not in ("auto", "cpu"):

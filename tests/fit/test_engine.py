@@ -74,8 +74,8 @@ def test_settings_that_ask_for_more_than_there_is_get_what_there_is_and_are_told
     free(asked.weights + asked.activations + asked.process + 8 * MIB)
     got = ready(model, kv_bytes=20 * MIB)
     assert 0 <= 8 * MIB - got.kv_bytes < asked.kv_block
-    assert [note for note in got.notes if note.startswith("20 MiB of KV memory were asked for; ")]
-    assert not any("asked for" in note for note in ready(model, kv_bytes=4 * MIB).notes)
+    assert [note for note in got.notes if note.startswith("20 MiB of KV memory are wanted; ")]
+    assert not any("are wanted" in note for note in ready(model, kv_bytes=4 * MIB).notes)
 
 
 def test_larger_chunks_are_counted(model: Path) -> None:
