@@ -91,7 +91,7 @@ class Teacher:
 def engine_side(model_dir: Path, texts: int, longest: int, report: Progress) -> Teacher:
     """As the engine computes by default. Raises UsageError where its KV memory is too small for the texts."""
     start = Start(str(model_dir))
-    _, decoder, attention, blocks, _ = parts(start, report)
+    _, decoder, attention, blocks = parts(start, report)
     needed = texts * -(-longest // start.block_size)
     if blocks < needed:
         raise UsageError(

@@ -29,9 +29,10 @@ ANSWER_TOKENS = 2
 
 @dataclass(frozen=True)
 class Growth:
-    """Bytes: counted from headers, and what the process grew by."""
+    """Bytes: counted from headers, the loaded weights themselves, and what the process grew by."""
 
     weights: int
+    loaded: int
     activations: int
     process: int
     kv: int
@@ -53,7 +54,14 @@ def measure(start: Start) -> Growth:
     asked = demand(choice.model, choice.plan, started=True)
     engine, ready = build(start, lambda _: None, _quiet)
     fill(engine, ready.total_blocks * ready.block_size, start.max_running, ready.max_context)
-    return Growth(asked.weights, asked.activations, asked.process, ready.kv_bytes, resident() - before)
+    return Growth(
+        weights=asked.weights,
+        loaded=ready.weight_bytes,
+        activations=asked.activations,
+        process=asked.process,
+        kv=ready.kv_bytes,
+        grown=resident() - before,
+    )
 
 
 def fill(engine: Engine, capacity: int, people: int, context: int) -> None:
@@ -97,7 +105,7 @@ def main() -> None:
     if args.json:
         print(json.dumps(vars(found)))
         return
-    for name in ("weights", "activations", "process", "kv", "predicted", "grown"):
+    for name in ("weights", "loaded", "activations", "process", "kv", "predicted", "grown"):
         print(f"{name:12}{getattr(found, name) / MIB:8.1f} MiB")
     print(f"predicted / grown - 1: {found.off:+.1%}")
 

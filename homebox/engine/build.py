@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from homebox.engine.blocks import KVSpace
@@ -43,7 +44,6 @@ class Parts(NamedTuple):
     decoder: AnyDecoder
     attention: Attention
     blocks: int  # of each group
-    fit: Fit
 
 
 def build(
@@ -53,7 +53,7 @@ def build(
     flush: Callable[[], None] = lambda: None,
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
-    compute, decoder, attention, blocks, fit = parts(start, report)
+    compute, decoder, attention, blocks = parts(start, report)
     host_blocks = _host_blocks(start, compute)
     host = HostBlocks(attention.cache, host_blocks) if host_blocks else None
     runner = compute.runner((decoder, attention), host)
@@ -78,7 +78,7 @@ def build(
         max_running=start.max_running,
         attention=compute.name,
         weights=compute.weights,
-        notes=[*compute.notes, *_notes(fit, context, max_context)],
+        notes=[*compute.notes, *_notes(context, max_context)],
         host_blocks=host_blocks,
     )
     return Built(engine, ready)
@@ -86,12 +86,15 @@ def build(
 
 def parts(start: Start, report: Report) -> Parts:
     """Raises BadFile for a model that we cannot run, UsageError for settings that cannot be, DeviceMissing where the
-    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be."""
+    GPU that is asked for is not there (yet), KernelsMissing where native kernels are asked for and cannot be, NoMemory for
+    a model that is larger than what is free."""
     choice = choose(start, report)
     fit = _fit(start, choice)
     compute = choice.load()
+    if fit.lowered:
+        compute = replace(compute, notes=[*compute.notes, lowered(fit)])
     blocks = fit.kv_bytes // compute.block_bytes
-    return Parts(compute, *compute.with_blocks(blocks), blocks, fit)
+    return Parts(compute, *compute.with_blocks(blocks), blocks)
 
 
 def _fit(start: Start, choice: Choice) -> Fit:
@@ -137,8 +140,8 @@ def _measure(runner: MeasuredRunner, most: int, report: Report) -> StepTime:
     return step_time
 
 
-def _notes(fit: Fit, context: int, max_context: int) -> list[str]:
-    notes = [lowered(fit)] if fit.lowered else []
+def _notes(context: int, max_context: int) -> list[str]:
+    notes = []
     if max_context < context:
         notes.append(
             f"the KV memory holds {max_context} tokens, so that is the longest conversation here; the model was "

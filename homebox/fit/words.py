@@ -87,7 +87,7 @@ def share(people: int, each: int) -> str:
 def lowered(found: Fit) -> str:
     """Why keys and values get less than was asked for."""
     return (
-        f"{size(found.wanted_kv)} of KV memory were asked for; {size(found.memory.free)} are free, and beside weights "
+        f"{size(found.wanted_kv)} of KV memory are wanted; {size(found.memory.free)} are free, and beside weights "
         f"({size(found.demand.weights)}), activations and what is kept free {size(found.kv_bytes)} are left: "
         f"{tokens(found.tokens)} tokens"
     )

@@ -74,8 +74,8 @@ def test_settings_that_ask_for_more_than_there_is_get_what_there_is_and_are_told
     free(asked.weights + asked.activations + asked.process + 8 * MIB)
     got = ready(model, kv_bytes=20 * MIB)
     assert 0 <= 8 * MIB - got.kv_bytes < asked.kv_block
-    assert [note for note in got.notes if note.startswith("20 MiB of KV memory were asked for; ")]
-    assert not any("asked for" in note for note in ready(model, kv_bytes=4 * MIB).notes)
+    assert [note for note in got.notes if note.startswith("20 MiB of KV memory are wanted; ")]
+    assert not any("are wanted" in note for note in ready(model, kv_bytes=4 * MIB).notes)
 
 
 def test_larger_chunks_are_counted(model: Path) -> None:
@@ -86,7 +86,7 @@ def test_larger_chunks_are_counted(model: Path) -> None:
 
 @needs_compiler
 @pytest.mark.model
-def test_an_engine_of_the_default_model_grows_by_what_was_counted(default_model: Path) -> None:
+def test_an_engine_of_the_default_model_takes_what_was_counted_and_grows_by_it(default_model: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -95,11 +95,12 @@ def test_an_engine_of_the_default_model_grows_by_what_was_counted(default_model:
         "--kernels",
         "native",
         "--kv-memory",
-        "32MiB",
+        "16MiB",
     ]
     done = subprocess.run(
         [*command, "--model", str(default_model)], capture_output=True, text=True, timeout=280, check=True
     )
     found = json.loads(done.stdout)
+    assert found["weights"] == found["loaded"]
     counted = sum(found[part] for part in ("weights", "activations", "process", "kv"))
     assert counted == pytest.approx(found["grown"], rel=0.1), found

@@ -75,7 +75,7 @@ def test_what_the_settings_ask_for_is_given_or_lowered_and_said() -> None:
     found = room(SMALL, Memory(4 * GIB), kv_bytes=8 * GIB)
     assert found.lowered and found.kv_bytes == found.left // SMALL.kv_block * SMALL.kv_block
     said = words.lowered(found)
-    assert "8.0 GiB of KV memory were asked for; 4.0 GiB are free" in said and "2.7 GiB are left" in said
+    assert "8.0 GiB of KV memory are wanted; 4.0 GiB are free" in said and "2.7 GiB are left" in said
     capped = room(SMALL, Memory(64 * GIB), kv_bytes=8 * GIB, most_tokens=1024)
     assert capped.tokens == 1024 and not capped.lowered  # more could not be used
 

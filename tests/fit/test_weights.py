@@ -135,12 +135,6 @@ def test_a_config_alone_is_counted_like_the_model_that_it_describes(tmp_path: Pa
     assert read(tmp_path / "config.json").spec == whole.spec
 
 
-@pytest.mark.model
-def test_the_default_model_takes_what_was_counted(functions: ctypes.CDLL, default_model: Path) -> None:
-    _, weights = load_native(default_model, functions, "auto", quiet)
-    assert demand(read(default_model), Plan("native")).weights == live(weights)
-
-
 def test_which_shapes_the_native_kernels_compute_is_known_without_them(tmp_path: Path) -> None:
     for config in (*SHAPES.values(), *MISFITS.values()):
         spec = read(save(tmp_path, **config | {"num_hidden_layers": 1})).spec
