@@ -429,9 +429,10 @@ class KVSpace:
     def check(self, sequences: Seq[Sequence]) -> None:
         """The invariant over everything: see `BlockPool.check`."""
         for seq in sequences:
-            assert seq.behind == sum(table.count(BEHIND_WINDOW) for table in seq.tables), (
-                "a block is miscounted"
-            )
+            for table, group in zip(seq.tables, self.groups, strict=False):  # who waits has no tables
+                behind = min(self._behind(group, seq.computed), seq.sealed)
+                assert table.count(BEHIND_WINDOW) == behind, "a block behind the window is held"
+            assert seq.behind == sum(table.count(BEHIND_WINDOW) for table in seq.tables)
         for g, (pool, group) in enumerate(zip(self.pools, self.groups, strict=True)):
             references: dict[int, int] = {}
             for block in [b for s in sequences if s.tables for b in s.tables[g]]:

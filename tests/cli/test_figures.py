@@ -135,6 +135,13 @@ def test_weights_and_kernels_are_told_where_there_is_room() -> None:
     assert "other 1.4" in figures.screen(now)[2] and "native" not in figures.screen(now)[2]
 
 
+def test_what_host_memory_keeps_is_told_where_it_can_keep_anything() -> None:
+    assert SNAPSHOT.blocks and "host" not in figures.screen(SNAPSHOT, width=110)[3]
+    pool = msgspec.structs.replace(SNAPSHOT.blocks, host_total=6000, host_used=1234)
+    now = msgspec.structs.replace(SNAPSHOT, blocks=pool)
+    assert figures.screen(now, width=110)[3].endswith("preempt 0   host 1,234/6,000")
+
+
 def test_of_several_gpus_each_has_its_line() -> None:
     two = msgspec.structs.replace(SNAPSHOT, devices=SNAPSHOT.devices * 2)
     lines = figures.screen(two, width=100)

@@ -211,7 +211,7 @@ def chatter(length: int, max_tokens: int) -> list[int]:
 
 
 class Room:
-    """A scheduler with room for one long conversation, whose steps take 20 ms and a move of a block 1 ms more."""
+    """A scheduler with room for two conversations, whose steps take 20 ms and a move of a block 1 ms more."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -226,9 +226,9 @@ class Room:
         talk = Sampling(max_tokens=max_tokens, temperature=0.0)
         assert self.scheduler.submit(Submit(name, person, prompt, talk)) is None
 
-    def run(self, until: str) -> None:
-        """Steps until this one has its first token."""
-        while not self.made[until]:
+    def run(self, *until: str) -> None:
+        """Steps until these have their first tokens."""
+        while not all(self.made[name] for name in until):
             while len(self.flights) < self.depth:
                 if (plan := self.scheduler.plan(0.02 * len(self.plans))) is None:
                     break
@@ -239,29 +239,48 @@ class Room:
                 self.made[progress.id] += len(progress.tokens)
             self.scheduler.check()
 
+    def computed(self, name: str) -> int:
+        return sum(row.count for plan in self.plans for row in plan.rows if row.id == name)
+
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("readers", [0, 1])
-def test_a_long_conversation_comes_back_so_that_no_reader_notices(depth: int, readers: int) -> None:
+def test_long_conversations_come_back_so_that_no_reader_notices(depth: int, readers: int) -> None:
     """Beside a reader, whatever else is in a step may take 18 ms: nine blocks come back, and send nine others away."""
-    room, history = Room(depth), chatter(1600, 1)
-    for name, prompt in (("first", history), ("other", chatter(1601, 1))):
-        room.submit(name, "mia", prompt)
-        room.run(name)
+    room = Room(depth)
+    histories = {who: chatter(800 + i, 1) for i, who in enumerate(("mia", "ida"))}
+    for who, history in [*histories.items(), ("other", chatter(1601, 1))]:
+        room.submit(f"{who}'s", who, history)
+        room.run(f"{who}'s")
     if readers:
         room.submit("reader", "leo", chatter(10, 60), max_tokens=60)
         room.run("reader")
     room.plans.clear()
-    room.submit("second", "mia", [*history, 1, 2, 3])
-    room.run("second")
-    computed = [row.count for plan in room.plans for row in plan.rows if row.id == "second"]
+    for who, history in histories.items():
+        room.submit(who, who, [*history, 1, 2, 3])
+    room.run(*histories)
     brought = [len(plan.moved_in) for plan in room.plans if plan.moved_in]
-    assert sum(computed) == 3 and sum(brought) > 80
+    assert sum(brought) > 80 and all(room.computed(who) < 3 + 16 for who in histories)
     if readers:
         assert all("reader" in {row.id for row in plan.rows} for plan in room.plans)
         assert max(len(plan.moved_in) + len(plan.moved_out) for plan in room.plans) <= 20
     else:
         assert len(brought) == 1
+
+
+def test_who_finds_no_blocks_for_what_is_on_the_host_does_not_wait_for_them() -> None:
+    """It is a prompt like any other then: lower ranks make room for it, or it gives way."""
+    memory = Memory(blocks=8, host=20)
+    memory.run([1] * 12)
+    memory.run([2] * 16)  # six blocks of ones are on the host
+    assert memory.enter(sequence([3] * 10)) == 0
+    scheduler, back = Scheduler(Limits(100), memory.space), sequence([1] * 12)
+    assert scheduler._bring_back(back, memory.space.match(back), 4) == 3
+    assert not back.returning and back.computed == 6
+    memory.leave(memory.inside[0])
+    assert scheduler._bring_back(back, memory.space.match(back), 1) == 1 and back.returning
+    assert scheduler._bring_back(back, memory.space.match(back), 1) == 1 and not back.returning
+    memory.space.check([back])
 
 
 class Machine(RuleBasedStateMachine):
