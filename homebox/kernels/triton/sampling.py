@@ -7,7 +7,7 @@ nothing that allocates. All that a row is asked for lies in one tensor, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -124,8 +124,9 @@ class TritonSampling:
 class TritonChooser:
     """`choose` with room of its own, for one step at a time."""
 
-    def __init__(self, rows: int, vocab: int, device: torch.device, sizes: Sizes = Sizes()) -> None:
-        self._sampling = TritonSampling(sizes)
+    def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
+        sizes = Sizes()
+        self._sampling = TritonSampling(replace(sizes, most=min(sizes.most, _power_of_two(vocab))))
         self._room = self._sampling.room(rows, vocab, device)
 
     def choose(

@@ -13,11 +13,12 @@ from homebox.wire.frames import Sampling, Submit
 from tests.engine.conftest import RunningEngine
 
 Make = Callable[..., RunningEngine]
+PRETENDED = gpu.Gpu(torch.device("cpu"), "pretended")
 
 
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "find", lambda asked: gpu.Gpu(torch.device("cpu"), "pretended"))
+    monkeypatch.setattr(gpu, "find", lambda asked: PRETENDED if asked == "cuda" else "")
 
 
 def ask(house: RunningEngine) -> dict[str, list[int]]:
@@ -37,7 +38,8 @@ def test_a_whole_engine_on_a_gpu_says_what_the_reference_says(a_gpu: None, engin
     assert ours.ready.device == "cpu (pretended)" and ours.ready.attention == "triton"
     assert ours.ready.weights == "bf16" and ours.ready.weight_bytes > 0
     made = ask(ours)
-    theirs = engine(kernels="reference", device="cpu")
+    theirs = engine(kernels="reference")
+    assert theirs.ready.attention == "reference"
     assert made == ask(theirs) and all(len(text) == 3 for text in made.values())
 
 
