@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from homebox.fit.model import HEADS, Matrix, Model
-from homebox.fit.plan import GROUP, Plan, kept, kinds, kv_kind, kv_token_bytes, weight_bytes
+from homebox.fit.model import HEAD, Model
+from homebox.fit.plan import GROUP, Lying, Plan, kinds, kv_kind, kv_token_bytes, lying, weight_bytes
 
 MIB = 2**20
 
@@ -128,9 +128,8 @@ def _gpu_step(model: Model, plan: Plan, rows: int) -> int:
 def _unpacked(model: Model, plan: Plan) -> int:
     """The largest quantised weight that many rows meet. Queries, keys and values are one there, so are gate and up."""
     sizes: dict[tuple[int | None, str], int] = {}
-    for matrix in model.matrices:
-        kind = kept(matrix, plan)
-        if kind in _UNPACKING and (matrix.name not in HEADS or plan.max_running > _MOST_FEW):
+    for matrix, kind in lying(model, plan):
+        if kind in _UNPACKING and (matrix.name != HEAD or plan.max_running > _MOST_FEW):
             key = matrix.layer, _TOGETHER.get(matrix.name, matrix.name)
             sizes[key] = sizes.get(key, 0) + matrix.elements * _UNPACKING[kind]
     return max(sizes.values(), default=0)
@@ -145,13 +144,14 @@ def _logits(model: Model, plan: Plan) -> int:
 
 def loading_bytes(model: Model, plan: Plan) -> int:
     """What the matrix that asks most takes on its way, beside the place where it ends up."""
-    return max(matrix.elements * _on_the_way(matrix, plan) for matrix in model.matrices) // 8
+    return max(each.matrix.elements * _on_the_way(each) for each in lying(model, plan)) // 8
 
 
-def _on_the_way(matrix: Matrix, plan: Plan) -> int:
+def _on_the_way(each: Lying) -> int:
     """Eighths of a byte an element, at the height: the file's own bytes, and the forms in between (model/loader.py)."""
+    matrix, kind = each
     file = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 9, "int4": 5}[matrix.stored]
-    kind, codes, fp32 = kept(matrix, plan), 8, 32
+    codes, fp32 = 8, 32
     if matrix.stored in ("int8", "int4"):
         if kind in ("int8", "int4"):
             return file + codes + (codes if kind == "int4" else 1)

@@ -21,7 +21,7 @@ from homebox.model.spec import DecoderSpec, from_gguf, from_hf, gguf_name
 
 Stored = Literal["fp64", "fp32", "fp16", "bf16", "int8", "int4"]
 
-HEADS = ("model.embed_tokens", "lm_head")
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 _SAFETENSORS: Mapping[str, Stored] = {"F64": "fp64", "F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 _GGUF: Mapping[str, Stored] = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q8_0": "int8", "Q4_1": "int4"}
 _CONFIG: Mapping[str, Stored] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -172,7 +172,7 @@ def _of_a_layer(spec: DecoderSpec) -> list[_Shape]:
 
 
 def _of_the_ends(spec: DecoderSpec) -> list[_Shape]:
-    names = HEADS[:1] if spec.tied_head else HEADS
+    names = (EMBEDDING,) if spec.tied_head else (EMBEDDING, HEAD)
     return [_Shape(name, spec.vocab_size, spec.hidden, False) for name in names]
 
 

@@ -7,11 +7,11 @@ them with loaded models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
-from homebox.fit.model import HEADS, Matrix, Model, Stored
+from homebox.fit.model import EMBEDDING, HEAD, Matrix, Model
 from homebox.model.spec import DecoderSpec
 
 Kernels = Literal["native", "reference", "gpu"]
@@ -25,7 +25,7 @@ MOST_DIMENSIONS = 512  # of a head, of the native kernels
 _LINE = 64  # bytes of a cache line
 
 # Bytes of a group of 32 inputs of one output: 32 codes, an fp16 scale, with 4 bits an fp16 minimum too.
-_GROUP_BYTES: Mapping[Kept, int] = {"int8": 32 + 2, "int4": 16 + 2 + 2}
+GROUP_BYTES: Mapping[Kept, int] = {"int8": 32 + 2, "int4": 16 + 2 + 2}
 _ELEMENT_BYTES: Mapping[Kept, int] = {"fp32": 4, "bf16": 2}
 _KV_BYTES: Mapping[Kv, int] = {"fp32": 4, "bf16": 2, "int8": 1, "fp8": 1}
 _KV_SCALE_BYTES = 4  # of 8-bit keys or values: an fp32 scale for each token and head
@@ -58,34 +58,37 @@ def fits_native(spec: DecoderSpec) -> bool:
     )
 
 
-def kept(matrix: Matrix, plan: Plan) -> Kept:
-    """How this matrix lies in memory."""
-    if plan.kernels == "reference":
-        return "fp32"
-    stored: Stored = matrix.stored
-    floats: Kept = "bf16" if plan.on_gpu else "fp32"
-    if stored in ("int8", "int4"):
-        return floats if plan.quantize == "none" else stored
-    if plan.quantize in ("int8", "int4"):
-        return "int8" if matrix.name in HEADS else plan.quantize
-    return "bf16" if stored == "bf16" and plan.quantize == "auto" else floats
+class Lying(NamedTuple):
+    """A matrix as it lies in memory."""
+
+    matrix: Matrix
+    kind: Kept
+
+
+def lying(model: Model, plan: Plan) -> Iterator[Lying]:
+    """All of them. Where embedding and head are one in the file, and the head is multiplied from a layout of its own, there
+    are two: with the reference kernels, and on a GPU for a quantised head, since an embedding stays plain there."""
+    for matrix in model.matrices:
+        kind = _kind(matrix, plan)
+        if matrix.name != EMBEDDING:
+            yield Lying(matrix, kind)
+            continue
+        yield Lying(matrix, "bf16" if plan.on_gpu else kind)
+        if model.spec.tied_head and (plan.kernels == "reference" or (plan.on_gpu and kind in GROUP_BYTES)):
+            yield Lying(replace(matrix, name=HEAD), kind)
 
 
 def kinds(model: Model, plan: Plan) -> str:
     """The types that the matrices are kept in, most bytes first: "int4 and int8"."""
     sizes: dict[str, int] = {}
-    for matrix in model.matrices:
-        kind = kept(matrix, plan)
-        sizes[kind] = sizes.get(kind, 0) + _matrix_bytes(matrix, plan)
+    for each in lying(model, plan):
+        sizes[each.kind] = sizes.get(each.kind, 0) + _matrix_bytes(*each, plan)
     return " and ".join(sorted(sizes, key=lambda kind: -sizes[kind]))
 
 
 def weight_bytes(model: Model, plan: Plan) -> int:
     """Of all weights as they lie in memory."""
-    total = sum(_matrix_bytes(matrix, plan) for matrix in model.matrices)
-    if plan.kernels == "reference" and model.spec.tied_head:
-        # The head is multiplied from a layout of its own, the embedding is looked up in a plain one.
-        total += next(_matrix_bytes(matrix, plan) for matrix in model.matrices if matrix.name == HEADS[0])
+    total = sum(_matrix_bytes(*each, plan) for each in lying(model, plan))
     return total + model.norm_elements * (2 if plan.on_gpu else 4)
 
 
@@ -104,8 +107,18 @@ def kv_token_bytes(model: Model, plan: Plan) -> int:
     return 2 * spec.layers * spec.kv_heads * each
 
 
-def _matrix_bytes(matrix: Matrix, plan: Plan) -> int:
-    kind = kept(matrix, plan)
+def _kind(matrix: Matrix, plan: Plan) -> Kept:
+    if plan.kernels == "reference":
+        return "fp32"
+    floats: Kept = "bf16" if plan.on_gpu else "fp32"
+    if matrix.stored in ("int8", "int4"):
+        return floats if plan.quantize == "none" else matrix.stored
+    if plan.quantize in ("int8", "int4"):
+        return "int8" if matrix.name in (EMBEDDING, HEAD) else plan.quantize
+    return "bf16" if matrix.stored == "bf16" and plan.quantize == "auto" else floats
+
+
+def _matrix_bytes(matrix: Matrix, kind: Kept, plan: Plan) -> int:
     if plan.kernels != "native":
         bias = matrix.outputs * (2 if plan.on_gpu else 4)
         return matrix.count * (_plain_bytes(matrix, kind) + (bias if matrix.bias else 0))
@@ -117,7 +130,7 @@ def _matrix_bytes(matrix: Matrix, plan: Plan) -> int:
 def _plain_bytes(matrix: Matrix, kind: Kept) -> int:
     if kind in _ELEMENT_BYTES:
         return matrix.elements * _ELEMENT_BYTES[kind]
-    return matrix.elements // GROUP * _GROUP_BYTES[kind]
+    return matrix.elements // GROUP * GROUP_BYTES[kind]
 
 
 def _tile_bytes(inputs: int, kind: Kept) -> int:
@@ -125,5 +138,5 @@ def _tile_bytes(inputs: int, kind: Kept) -> int:
         return inputs * TILE * _ELEMENT_BYTES[kind]
     groups = inputs // GROUP
     if kind == "int4":
-        return groups * TILE * _GROUP_BYTES[kind]
+        return groups * TILE * GROUP_BYTES[kind]
     return -(-groups * TILE * 2 // _LINE) * _LINE + groups * TILE * GROUP  # scales are padded to whole lines

@@ -21,7 +21,8 @@ from tests.cli import golden
 from tests.fit.test_weights import CONFIG
 from tests.forks import COMMAND
 
-MEASURED = Path(__file__).parents[2] / "docs" / "measurements" / "2026-11-fit.md"
+DOCS = Path(__file__).parents[2] / "docs"
+MEASURED, PAGE = DOCS / "measurements" / "2026-11-fit.md", DOCS / "memory.md"
 
 
 @pytest.fixture
@@ -127,6 +128,11 @@ def test_the_table_of_the_measurements_is_what_the_command_prints_today(tmp_path
     assert [line.split()[:3] for line in asked.stdout.splitlines()[1:]] == [
         [*line.split("|")[1].split(), line.split("|")[2].strip()] for line in printed.splitlines()[2:]
     ]
+
+
+def test_the_page_about_memory_shows_what_is_printed_today(tmp_path: Path) -> None:
+    printed = fit(tmp_path, "llama-3.1-8b", "--memory", "12GiB", "--quantize", "int4").stdout
+    assert printed in PAGE.read_text()
 
 
 def test_what_a_gpu_has_free_is_measured_and_one_without_memory_of_its_own_shares_the_systems(
