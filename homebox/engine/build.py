@@ -20,6 +20,7 @@ from homebox.engine.scheduler import Limits, Scheduler
 from homebox.errors import UsageError
 from homebox.fit.advice import check
 from homebox.fit.demand import Demand, demand
+from homebox.fit.machine import free_bytes
 from homebox.fit.plan import Plan
 from homebox.fit.room import LEAST_BLOCKS, Fit, room
 from homebox.fit.words import lowered
@@ -29,6 +30,7 @@ from homebox.model.decoder import AnyDecoder
 from homebox.model.loader import Report
 from homebox.wire.frames import FromEngine, Ready, Start
 
+AUTO_HOST_BYTES = 16 * 2**30
 _MEASURED_TOKENS = (1, 1, 16, 16, 128, 128)
 
 
@@ -118,9 +120,11 @@ def _fit(start: Start, choice: Choice) -> Fit:
 
 
 def _host_blocks(start: Start, compute: Compute) -> int:
-    """How many blocks each group can keep in host memory beside these. By itself none: here the blocks lie in host memory
-    already, and the same memory as `kv_memory` is better."""
-    kv_host_bytes = start.kv_host_bytes or 0
+    """How many blocks each group can keep in host memory beside these. By itself none where the blocks lie in host memory
+    already: there the same memory as `kv_memory` is better."""
+    kv_host_bytes = start.kv_host_bytes
+    if kv_host_bytes is None:
+        kv_host_bytes = min(free_bytes() // 4, AUTO_HOST_BYTES) if compute.tier else 0
     if 0 < kv_host_bytes < compute.block_bytes:
         raise UsageError(
             f"{kv_host_bytes >> 10} KiB of host memory for KV hold no block of {start.block_size} tokens "

@@ -76,6 +76,7 @@ class Compute:
     depth: int
     prefill_ms: float
     cut_layers: int
+    tier: bool  # whether KV that rests in host memory is somewhere else than KV that is in use
     sampling: SamplingKernel
     notes: list[str]
 
@@ -174,6 +175,7 @@ def _on_cpu(start: Start, placement: Placement, sampling: SamplingKernel, layers
         "depth": start.depth,
         "prefill_ms": PREFILL_MS,
         "cut_layers": layers,
+        "tier": False,
         "sampling": sampling,
     }
 

@@ -27,6 +27,8 @@ from homebox.wire.frames import Start
 
 # A chunk of a prompt where nobody reads: a GPU is fast enough that whoever comes next need not wait longer than this.
 PREFILL_MS = 100.0
+# "auto" takes a GPU when these kernels have been seen to work on one.
+UNSEEN = 'our kernels for GPUs have not been seen on a real one yet (scripts/gpu_check), so it is to be asked for: device = "cuda"'
 DEPTH = 2  # one step is computed while the next one is planned
 
 
@@ -54,6 +56,8 @@ def find(asked: str) -> Gpu | str:
         return ""
     number = int(known[1] or 0)
     why = _why_not(number)
+    if not why and asked == "auto":
+        return f"{torch.cuda.get_device_name(number)} is here; {UNSEEN}"
     if not why:
         device = torch.device("cuda", number)
         properties = torch.cuda.get_device_properties(device)
@@ -129,6 +133,7 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
         depth=max(start.depth, DEPTH),
         prefill_ms=PREFILL_MS,
         cut_layers=1,
+        tier=not gpu.unified,
         sampling=TritonSampling(),
         notes=[],
     )

@@ -16,6 +16,7 @@ from homebox.engine.device_runner import Chooser, DeviceRunner
 from homebox.engine.scheduler import Limits, Scheduler
 from homebox.kernels.attention import PagedCache
 from homebox.kernels.device import device_for
+from homebox.kernels.host import HostBlocks
 from homebox.kernels.triton.attention import TritonAttention
 from homebox.model.decoder import Weights
 from homebox.model.device import DeviceDecoder
@@ -54,7 +55,9 @@ class House:
         slots: int = 64,
         chunk: int = 2048,
         depth: int = 2,
+        host_tokens: int = 0,
     ) -> None:
+        """`kv_tokens`, `host_tokens`: for how many there is room on the device, and in the machine's own memory."""
         blocks = -(-kv_tokens // BLOCK)
         cache = PagedCache(
             layer_groups=(0,) * spec.layers, blocks=(blocks,), block_size=BLOCK, kv_heads=spec.kv_heads,
@@ -62,10 +65,13 @@ class House:
         )  # fmt: skip
         attention = TritonAttention(cache, (None,), spec.heads)
         decoder = DeviceDecoder(spec, weights, attention)
+        host = -(-host_tokens // BLOCK)
         self.runner = DeviceRunner(
-            device_for(device), decoder, chooser, slots=slots, chunk=chunk, depth=depth
-        )
-        space = KVSpace([Group(tuple(range(spec.layers)))], [blocks], BLOCK)
+            device_for(device), decoder, chooser, slots=slots, chunk=chunk, depth=depth,
+            host=HostBlocks(cache, host) if host else None,
+        )  # fmt: skip
+        self.kv_tokens = blocks * BLOCK
+        space = KVSpace([Group(tuple(range(spec.layers)))], [blocks], BLOCK, host_slots=host)
         step_time = StepTime()
         for i, tokens in enumerate(_MEASURED):
             tokens = min(tokens, chunk, spec.context - 1)
