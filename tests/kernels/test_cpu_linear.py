@@ -67,6 +67,20 @@ def test_a_row_has_the_same_bits_alone_and_among_others(functions: ctypes.CDLL, 
         assert torch.equal(weight(x[-count:]), alone[-count:])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_torch_may_use_the_matrix_registers_in_between(functions: ctypes.CDLL, dtype: torch.dtype) -> None:
+    """On the same thread: its own products shape the registers otherwise, and let go of them."""
+    weight = make(functions, "int4 fine", (192, 576))
+    x = rows(40, 576)
+    before = weight(x)
+    other = torch.ones(128, 128).to(dtype)
+    if dtype == torch.int8:
+        torch._int_mm(other, other)
+    else:
+        other @ other
+    assert torch.equal(weight(x), before)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_the_number_of_threads(functions: ctypes.CDLL, kind: str) -> None:
     weight = make(functions, kind, (192, 576))

@@ -125,6 +125,7 @@ void Team::resize(int threads, const int* cpus) {
 
 void Team::run(const std::function<void()>& body) {
     std::lock_guard<std::mutex> alone(impl_->one_run);
+    forget_registers();
     member_ = 0;
     phase_ = 0;
     for (auto& counter : impl_->counters) counter.next.store(0, std::memory_order_relaxed);

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <functional>
 
+#include "registers.h"
+
 namespace hb {
 
 class Team {
@@ -62,6 +64,7 @@ template <class F>
 void pool_each(int items, F&& body) {
     Team& team = Team::get();
     if (items <= 1 || team.size() == 1) {
+        forget_registers();
         for (int item = 0; item < items; ++item) body(item);
         return;
     }
