@@ -39,7 +39,7 @@ def test_it_draws_the_very_token_of_the_reference(sizes: Sizes, row: torch.Tenso
 
 @pytest.mark.long
 @pytest.mark.parametrize("sizes", SIZES)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=100)
 @given(rows(), st.lists(WISHES, min_size=1, max_size=3))
 def test_it_draws_the_very_token_of_the_reference_whatever_the_row(
     sizes: Sizes, row: torch.Tensor, draws: list[Draw]
