@@ -39,7 +39,7 @@ def test_it_draws_the_very_token_of_the_reference(sizes: Sizes, row: torch.Tenso
 
 @pytest.mark.long
 @pytest.mark.parametrize("sizes", SIZES)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=100)
 @given(rows(), st.lists(WISHES, min_size=1, max_size=3))
 def test_it_draws_the_very_token_of_the_reference_whatever_the_row(
     sizes: Sizes, row: torch.Tensor, draws: list[Draw]
@@ -76,6 +76,21 @@ def test_greedy_drawn_and_broken_rows_are_chosen_in_one_go() -> None:
     assert tokens[:3] == [int(logits[0].argmax()), *REFERENCE.draw(logits, draws[1:3])]
     assert flags == [0, 0, 0, BROKEN, EMPTY]
     assert all(0 <= token < 200 for token in tokens)  # what the next step reads is a token, whatever it is
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_equal_tokens_on_a_border_are_counted_and_not_guessed(sizes: Sizes) -> None:
+    """Of eight alike, drawn from the far end: the last one that is left."""
+    kernel, logits = TritonSampling(sizes), torch.full((9, 8), 0.3)
+    draws = [Draw(0, 1, 0, 0.7, top_k=k) for k in (1, 3, 7, 8)]
+    draws += [Draw(0, 1, 0, 0.7, top_p=eighths / 8) for eighths in (1, 4, 7)]
+    draws += [Draw(0, 1, 0, 0.7, 6, 0.5), Draw(0, 1, 0, 0.7)]
+    wishes = torch.tensor([wish(draw, 8) for draw in draws], dtype=torch.float64)
+    tokens, flags = torch.empty(9, dtype=torch.int64), torch.empty(9, dtype=torch.int32)
+    for number, wanted in ((1 - 2**-53, [0, 2, 6, 7, 0, 3, 6, 2, 7]), (0.0, [0] * 9)):
+        wishes[:, NUMBER] = number
+        kernel.choose(logits, wishes, tokens, flags, kernel.room(9, 8, torch.device("cpu")))
+        assert tokens.tolist() == wanted
 
 
 def test_where_most_tokens_are_ruled_out_top_k_is_among_what_is_left() -> None:
