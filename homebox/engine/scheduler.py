@@ -9,9 +9,9 @@ sockets, so that a million steps can be played in a test. In this order, each pl
 4. prefill gets what is left of the step's *time*, split over a few prompts, least remaining work first, with ageing.
 
 Out of blocks, cached ones are evicted first, then the newest sequence of the lowest class gives way (its blocks go on in
-the host tier, where there is one; else it is computed again later); the oldest of the highest class never does, so it always finishes. Any number of steps may be launched
-before the oldest is collected: a sequence counts its tokens in flight, and what a running step may still touch is
-freed when that step completes.
+the host tier, where there is one; else it is computed again later); the oldest of the highest class never does, so it
+always finishes. Any number of steps may be launched before the oldest is collected: a sequence counts its tokens in
+flight, and what a running step may still touch is freed when that step completes.
 """
 
 from __future__ import annotations
@@ -343,9 +343,7 @@ class Scheduler:
             seq.cached = min(len(known[0]) * self.space.block_size, seq.prompt_tokens)
             self.prefix_hit_tokens += seq.cached
             self.prefix_query_tokens += seq.prompt_tokens
-            seq.charged = max(
-                seq.charged, seq.cached
-            )  # a cached prefix is free, also one that is still on the host
+            seq.charged = max(seq.charged, seq.cached)  # a cached prefix is free, wherever it is
         self._residency += 1
         seq.residency = self._residency
         seq.state, seq.slot = State.RUNNING, self._slots.pop()
