@@ -39,7 +39,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`free(count)`: so many bytes are free, beside the margin."""
 
     def measured(count: int) -> None:
-        monkeypatch.setattr("homebox.engine.build.free_bytes", lambda: MARGINS["host"] + count)
+        monkeypatch.setattr("homebox.engine.compute.free_bytes", lambda: MARGINS["host"] + count)
 
     return measured
 
