@@ -6,8 +6,6 @@ request asks for any of this, and hold `slots + 1` rows: the spare one belongs t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
@@ -15,8 +13,6 @@ from homebox.engine.numbers import Fields
 from homebox.engine.plan import Admission
 from homebox.kernels.device import Device
 from homebox.wire.frames import Sampling
-
-Allocate = Callable[..., torch.Tensor]
 
 
 def asks(sampling: Sampling) -> bool:
@@ -64,7 +60,9 @@ class Adjustments:
         host = self._device.host(len(raw))
         host.copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8)) if raw else None
         lengths = [len(part) for part in parts]
-        there = torch.empty(len(raw), dtype=torch.uint8, device=self.counts.device)
+        there = self._device.make(
+            lambda: torch.empty(len(raw), dtype=torch.uint8, device=self._device.device)
+        )
         self._device.upload(host, there)
 
         def enter() -> None:

@@ -30,12 +30,12 @@ from homebox.engine.numbers import (
     Fields,
     Ints,
     Key,
-    Layout,
     aligned,
     changed,
     fill_places,
     fill_rows,
     fill_wishes,
+    layout,
 )
 from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult
 from homebox.engine.sampler import NOT_A_NUMBER, NOTHING_LEFT, scores
@@ -156,7 +156,8 @@ class DeviceRunner:
         depth: int = 2,
         host: HostBlocks | None = None,
     ) -> None:
-        """`host`: where blocks go, if plans move any. `chunk`: the most prompt tokens of a step; `depth`: how many steps are launched before the oldest is collected."""
+        """`chunk`: the most prompt tokens of a step; `depth`: how many steps are launched before the oldest is collected; `host`:
+        where blocks go, if plans move any."""
         self._device, self._model, self._chooser, self._host = device, model, chooser, host
         self._slots: list[_Slot | None] = [None] * slots
         self._spare = slots
@@ -164,20 +165,22 @@ class DeviceRunner:
         self._width = -(-model.spec.context // model.block_size)
         # Of each group `[slots, width]`: what the CPU knows, and what the device reads.
         self._tables = np.zeros((self._groups, slots + 1, self._width), np.int32)
-        where = device.device
-        self._device_tables = torch.zeros(self._tables.shape, dtype=torch.int32, device=where)
-        self._pool = torch.zeros(slots + 1, dtype=torch.int64, device=where)
+        self._device_tables = self._zeros(*self._tables.shape, dtype=torch.int32)
+        self._pool = self._zeros(slots + 1, dtype=torch.int64)
         self._graphs = Graphs(device)
         self._adjustments: Adjustments | None = None
         self._logits: torch.Tensor | None = None  # of a step whose scores are asked for, before adjustments
         self._most = Key(padded(chunk + slots) or chunk + slots, padded(slots) or slots, self._groups)
-        self._results = torch.zeros(_results_size(self._most), dtype=torch.uint8, device=where)
-        self._make_buffers(2 * Layout(self._most).size)
+        self._results = self._zeros(_results_size(self._most), dtype=torch.uint8)
+        self._make_buffers(2 * layout(self._most).size)
 
     def _make_buffers(self, size: int) -> None:
-        self._layouts: dict[Key, tuple[Layout, Fields[torch.Tensor], torch.Tensor]] = {}
-        self._numbers = torch.zeros(size, dtype=torch.uint8, device=self._device.device)
+        self._known: dict[Key, tuple[Fields[torch.Tensor], torch.Tensor]] = {}
+        self._numbers = self._zeros(size, dtype=torch.uint8)
         self._turns = [self._new_turn() for _ in range(self._depth + 1)]
+
+    def _zeros(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return self._device.make(lambda: torch.zeros(shape, dtype=dtype, device=self._device.device))
 
     def _new_turn(self) -> _Turn:
         return _Turn(self._device.host(len(self._numbers)), self._device.host(_results_size(self._most)))
@@ -204,7 +207,7 @@ class DeviceRunner:
 
     def _move(self, host: HostBlocks, plan: StepPlan) -> tuple[Any, Any]:
         begin = self._device.mark()
-        self._device.run(lambda: host.move(plan.moved_out, plan.moved_in))
+        self._device.run(lambda: host.move(plan.moved_out, plan.moved_in))  # takes no memory
         return begin, self._device.mark()
 
     def _launch_rows(self, flight: Flight, rows: tuple[Row, ...], changes: Changes) -> None:
@@ -230,8 +233,8 @@ class DeviceRunner:
         counts = np.fromiter((row.count for row in rows), np.int32, len(rows))
         todo = self._model.work(starts, counts)
         key = self._key(rows, int(counts.sum()), todo.many)
-        size = Layout(key).size + aligned(todo.items.nbytes) + 2 * changes.at.nbytes
-        grown = self._model.make_room(todo)
+        size = layout(key).size + aligned(todo.items.nbytes) + 2 * changes.at.nbytes
+        grown = self._device.make(lambda: self._model.make_room(todo))
         if size > len(self._numbers):
             self._settle()
             self._make_buffers(2 * size)
@@ -239,11 +242,11 @@ class DeviceRunner:
         if grown:
             self._settle()
         turn = self._turns.pop() if self._turns else self._new_turn()
-        layout, fields, there = self._layout(key)
+        fields, there = self._places(key)
         numbers = turn.numbers.numpy()
-        filled = layout.on_host(numbers)
+        filled = layout(key).on_host(numbers)
         self._fill(filled, rows, todo.spans)
-        begins = [layout.size]
+        begins = [layout(key).size]
         for part in (todo.items, changes.at, changes.blocks):
             numbers[begins[-1] : begins[-1] + part.nbytes] = part.reshape(-1).view(np.uint8)
             begins.append(begins[-1] + (aligned(part.nbytes) if part is todo.items else part.nbytes))
@@ -298,32 +301,34 @@ class DeviceRunner:
 
     def _admit_adjusted(self, admission: Admission, flight: Flight) -> None:
         if self._adjustments is None:
-            self._adjustments = Adjustments(self._device, self._spare, self._model.spec.vocab_size)
+            vocab = self._model.spec.vocab_size
+            self._adjustments = self._device.make(lambda: Adjustments(self._device, self._spare, vocab))
         flight.held.append(self._adjustments.admit(admission))
 
     def _make_room_for_logits(self) -> None:
         if self._logits is None:
-            shape = (self._most.rows, self._model.spec.vocab_size)
-            self._logits = torch.empty(shape, dtype=torch.float32, device=self._device.device)
+            self._logits = self._zeros(self._most.rows, self._model.spec.vocab_size, dtype=torch.float32)
 
     def _key(self, rows: tuple[Row, ...], tokens: int, many: bool) -> Key:
         sampled = [self._slot(row) for row in rows if row.sample]
+        # Beside prompts as many rows as there may be: the weights of the head are read once anyway, and graphs are fewer.
+        count = padded(len(rows)) or len(rows) if tokens == len(rows) else self._most.rows
         return Key(
             tokens=padded(tokens) or tokens,
-            rows=padded(len(rows)) or len(rows),
+            rows=count,
             groups=self._groups,
             many=many,
             adjusted=any(slot.adjusted for slot in sampled),
             scored=any(slot.scored for slot in sampled),
         )
 
-    def _layout(self, key: Key) -> tuple[Layout, Fields[torch.Tensor], torch.Tensor]:
-        if key not in self._layouts:
-            layout = Layout(key)
-            rest = self._numbers[layout.size :]
+    def _places(self, key: Key) -> tuple[Fields[torch.Tensor], torch.Tensor]:
+        """Where the device finds what has a fixed place, and the items behind it."""
+        if key not in self._known:
+            rest = self._numbers[layout(key).size :]
             items = rest[: len(rest) // (4 * ITEM) * 4 * ITEM].view(torch.int32).view(-1, ITEM)
-            self._layouts[key] = layout, layout.on_device(self._numbers), items
-        return self._layouts[key]
+            self._known[key] = layout(key).on_device(self._numbers), items
+        return self._known[key]
 
     def _fill(self, out: Fields[npt.NDArray[Any]], rows: tuple[Row, ...], spans: Ints) -> None:
         fill_rows(out, rows, self._spare)

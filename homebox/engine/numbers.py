@@ -8,6 +8,7 @@ CPU fills and those that the device reads.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -102,6 +103,9 @@ class Layout:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             found.append((name, dtype, shape, buffer[start : start + size]))
         return found
+
+
+layout = functools.cache(Layout)
 
 
 class Changes(NamedTuple):

@@ -7,13 +7,15 @@ or `download` belongs to the device: the CPU neither writes the one nor believes
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 Work = Callable[[], None]
+T = TypeVar("T")
 
 
 class Device(Protocol):
@@ -21,6 +23,9 @@ class Device(Protocol):
 
     def host(self, size: int) -> torch.Tensor:
         """So many bytes of host memory that the device reads and writes by itself, uint8."""
+
+    def make(self, tensors: Callable[[], T]) -> T:
+        """Tensors on the device, made in the order of its work: what fills them is done before what is given next."""
 
     def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy `source`, which lies in `host` memory, to the device."""
@@ -60,9 +65,14 @@ class CudaDevice:
         self.device = device
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize(device)  # weights and blocks were made on another stream
 
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+
+    def make(self, tensors: Callable[[], T]) -> T:
+        with torch.cuda.stream(self._stream):
+            return tensors()
 
     def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
         self.run(lambda: _copy(source, target))
@@ -82,8 +92,11 @@ class CudaDevice:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # it is broken, and says so once more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return graph
 
     def replay(self, graph: torch.cuda.CUDAGraph) -> None:
@@ -116,6 +129,9 @@ class ImmediateDevice:
 
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.uint8)
+
+    def make(self, tensors: Callable[[], T]) -> T:
+        return tensors()
 
     def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
         target.copy_(source)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+T = TypeVar("T")
 POISON = 0xA5
 _LOOKING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal")
 
@@ -38,6 +39,10 @@ class FakeDevice:
     def host(self, size: int) -> torch.Tensor:
         self._site("host")
         return torch.full((size,), POISON, dtype=torch.uint8)
+
+    def make(self, tensors: Callable[[], T]) -> T:
+        self._site("make")
+        return tensors()
 
     def upload(self, source: torch.Tensor, target: torch.Tensor) -> None:
         self._site("upload")

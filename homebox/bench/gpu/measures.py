@@ -50,7 +50,7 @@ class Sizes:
     copied: int = 1 << 30
 
 
-SMALL = Sizes(2, 3, 3, 24, 1, 18, 256, 8, 4, 2, 1 << 20)
+SMALL = Sizes(2, 3, 2, 10, 1, 18, 256, 8, 2, 2, 1 << 20)
 
 
 def bandwidth(device: torch.device, sizes: Sizes) -> float:
