@@ -9,6 +9,8 @@ from collections import deque
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from homebox.engine.blocks import KVSpace
 from homebox.engine.device_runner import DeviceRunner
@@ -18,7 +20,7 @@ from homebox.wire.frames import Progress, Sampling, Submit
 from tests.engine import null_device
 from tests.engine.fake_device import FakeDevice, Lost
 from tests.engine.null_device import Greedy, NullDeviceModel
-from tests.engine.test_scheduler_storm import BLOCK, CONTEXT, GROUPS, House, live_through
+from tests.engine.test_scheduler_storm import BLOCK, CONTEXT, GROUPS, House, Machine, live_through
 
 SLOTS, CHUNK = 4, 24
 
@@ -69,6 +71,16 @@ def test_every_promise_holds_with_a_host_tier_on_a_device() -> None:
     house = DeviceHouse(2, blocks=20, hash_key=hash, groups=GROUPS, host=30)
     live_through(house, random.Random(3), 450)
     assert house.preemptions > 0 and house.brought > 0 and len(house.ended) > 20, "the storm was a breeze"
+
+
+class DeviceMachine(Machine):
+    house_type = DeviceHouse
+
+
+TestDeviceMachine = DeviceMachine.TestCase
+TestDeviceMachine.settings = settings(
+    max_examples=12, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 class Tight(DeviceHouse):
@@ -192,6 +204,12 @@ def test_memory_may_run_out_once_at_every_single_place(after: int) -> None:
             break
         places.append(house.at)
     assert len(places) > 15 and set(places) == {"run", "capture", "host", "make"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_three_hundred_lives_on_a_device_break_no_promise() -> None:
+    run_state_machine_as_test(DeviceMachine, settings=settings(TestDeviceMachine.settings, max_examples=300))
 
 
 @pytest.mark.long

@@ -346,6 +346,8 @@ def test_every_promise_holds_for_a_hundred_thousand_steps(depth: int, hash_key: 
 class Machine(RuleBasedStateMachine):
     """The same promises, with hypothesis choosing the moves and shrinking what breaks them."""
 
+    house_type = House
+
     @initialize(
         depth=st.sampled_from([1, 2]),
         blocks=st.integers(6, 24),
@@ -356,7 +358,7 @@ class Machine(RuleBasedStateMachine):
     )
     def start(self, depth: int, blocks: int, weak: bool, window: bool, layers: int, host: int) -> None:
         hash_key = (lambda key: hash(key) & 255) if weak else hash
-        self.house = House(depth, blocks, hash_key, GROUPS if window else GROUPS[:1], layers, host)
+        self.house = self.house_type(depth, blocks, hash_key, GROUPS if window else GROUPS[:1], layers, host)
         self.count = 0
 
     @rule(seed=st.integers(0, 2**32))
