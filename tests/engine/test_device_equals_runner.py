@@ -49,8 +49,8 @@ def on_a_device(house: RunningEngine, chunk: int, depth: int, **device: Any) -> 
 def asked() -> list[Submit]:
     requests = []
     for i, (name, wish) in enumerate(WISHES.items()):
-        prompt = [(i * 37 + j * j * 11) % 290 + 3 for j in range(3 + 9 * i)]
-        requests.append(Submit(name, f"p{i % 3}", prompt, Sampling(max_tokens=9, **wish)))
+        prompt = [(i * 37 + j * j * 11) % 290 + 3 for j in range(3 + 5 * i)]
+        requests.append(Submit(name, f"p{i % 3}", prompt, Sampling(max_tokens=7, **wish)))
     return requests
 
 
@@ -69,7 +69,7 @@ def test_every_wish_is_answered_alike(engine: Make) -> None:
             assert mine.logprob == pytest.approx(right.logprob, abs=1e-4), name
             assert [t.token for t in mine.top] == [t.token for t in right.top], name
     assert theirs.finish("ruled out") == "error" and len(theirs.tokens("least")) >= 6
-    assert len(_scores(theirs, "scores of the prompt")) > 50
+    assert len(_scores(theirs, "scores of the prompt")) > 30
 
 
 def _scores(house: RunningEngine, name: str) -> list[Any]:
