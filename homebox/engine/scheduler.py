@@ -46,7 +46,7 @@ FLOOR_TOKENS = 16  # some prompt gets this ...
 FLOOR_EVERY = 8  # ... where none got anything in so many plans, whatever the budget
 KEEP_TOKENS = 64  # a sequence does not give way to somebody who waits before it made so many tokens ...
 KEEP_S = 1.0  # ... or ran for so long
-SLACK = 1.05  # a chunk that was cut goes on as it was planned, though a step is found to take a little more
+SLACK = 1.03  # a chunk that was cut goes on as it was planned, though a step is found to take a little more
 BYPASSES = 32  # a request that waits for blocks may be overtaken by so many smaller ones
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
@@ -372,6 +374,14 @@ def test_somebody_else_saves_nothing_rather_than_a_part(reachable: Path) -> None
 # ---- what is read back
 
 
+def _unpacks_to(content: bytes | bytearray) -> bytes | None:
+    """None: to nothing, it is damaged."""
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error):
+        return None
+
+
 def test_verify_finds_every_flipped_byte_and_every_cut(state: Path, tmp_path: Path) -> None:
     good = tmp_path / "b.tar.gz"
     save_to_file(good, state, tmp_path / "none")
@@ -381,6 +391,8 @@ def test_verify_finds_every_flipped_byte_and_every_cut(state: Path, tmp_path: Pa
         bad = tmp_path / "bad.tar.gz"
         flipped = bytearray(content)
         flipped[place] ^= 0x10
+        if _unpacks_to(flipped) == _unpacks_to(content):
+            continue  # between two blocks of a compressed stream lie a few bits that mean nothing
         bad.write_bytes(flipped)
         with pytest.raises(BadFile):
             verify(bad)

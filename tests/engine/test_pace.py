@@ -1,4 +1,4 @@
-"""A long document never slows readers beyond 1.9 times; a crowd of short questions does not wait for its first words."""
+"""A long document never slows readers beyond 1.85 times; a crowd of short questions does not wait for its first words."""
 
 from __future__ import annotations
 
