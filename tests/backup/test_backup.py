@@ -387,18 +387,23 @@ def test_verify_finds_every_flipped_byte_and_every_cut(state: Path, tmp_path: Pa
     save_to_file(good, state, tmp_path / "none")
     assert len(verify(good).files) == 9
     content = good.read_bytes()
+    harmless = 0
     for place in range(10, len(content), len(content) // 40):
         bad = tmp_path / "bad.tar.gz"
         flipped = bytearray(content)
         flipped[place] ^= 0x10
-        if _unpacks_to(flipped) == _unpacks_to(content):
-            continue  # between two blocks of a compressed stream lie a few bits that mean nothing
         bad.write_bytes(flipped)
-        with pytest.raises(BadFile):
-            verify(bad)
+        if _unpacks_to(flipped) == _unpacks_to(content):
+            # Between two blocks of a compressed stream lie a few bits that mean nothing.
+            harmless += 1
+            assert len(verify(bad).files) == 9
+        else:
+            with pytest.raises(BadFile):
+                verify(bad)
         bad.write_bytes(content[:place])
         with pytest.raises(BadFile):
             verify(bad)
+    assert harmless <= 2
     ran = homebox("backup", "--verify", str(tmp_path / "bad.tar.gz"))
     assert ran.returncode == 2 and ran.stderr.startswith(b"homebox: this is no backup, or a damaged one")
 

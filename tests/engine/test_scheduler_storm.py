@@ -289,8 +289,8 @@ def test_every_promise_holds_in_a_storm(depth: int, groups: list[Group], hash_ke
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_every_promise_holds_where_chunks_are_cut_by_layers(depth: int) -> None:
-    house = storm(seed=depth, steps=3000, depth=depth, hash_key=hash, groups=GROUPS, layers=5)
-    assert house.preemptions > 0 and len(house.ended) > 100 and house.cuts > 10, "the storm was a breeze"
+    house = storm(seed=depth, steps=6000, depth=depth, hash_key=hash, groups=GROUPS, layers=5)
+    assert house.preemptions > 0 and len(house.ended) > 100 and house.cuts > 50, "the storm was a breeze"
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -298,9 +298,9 @@ def test_every_promise_holds_where_chunks_are_cut_by_layers(depth: int) -> None:
 def test_every_promise_holds_with_a_host_tier(depth: int, host: int) -> None:
     """The texts are read back through blocks and slots: a move that is missing, too many, too early or too late is a
     wrong text, and each step says again that every slot is explained."""
-    house = storm(seed=depth, steps=2500, depth=depth, hash_key=hash, groups=GROUPS, layers=3, host=host)
+    house = storm(seed=depth, steps=4000, depth=depth, hash_key=hash, groups=GROUPS, layers=3, host=host)
     assert house.preemptions > 0 and len(house.ended) > 100, "the storm was a breeze"
-    assert house.moved_out > 500 and house.moved_in > (100 if host == 40 else 2) and house.brought > 0
+    assert house.moved_out > 500 and house.moved_in > (100 if host == 40 else 5) and house.brought > 0
 
 
 @pytest.mark.parametrize("first", range(1, 5))
