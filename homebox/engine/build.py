@@ -65,7 +65,7 @@ def build(
     max_context = min(context, space.capacity_tokens())
     limits = Limits(
         context, start.max_running, start.max_chunk_tokens, prefill_step_ms=compute.prefill_ms,
-        layers=compute.cut_layers,
+        layers=compute.cut_layers, moves_beside=compute.moves_beside,
     )  # fmt: skip
     engine = Engine(Scheduler(limits, space, step_time), runner, emit, depth=compute.depth, flush=flush)
     ready = Ready(

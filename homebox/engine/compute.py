@@ -62,7 +62,7 @@ class Compute:
     words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts and moves
     blocks to host memory, with
     `depth` steps launched before the oldest is collected; `prefill_ms`: how long a chunk may be where nobody reads;
-    `cut_layers`: how many layers can be computed one by one."""
+    `cut_layers`: how many layers can be computed one by one; `moves_beside`: whether blocks move while a step is computed."""
 
     spec: DecoderSpec
     groups: list[Group]
@@ -76,6 +76,7 @@ class Compute:
     depth: int
     prefill_ms: float
     cut_layers: int
+    moves_beside: bool
     tier: bool  # whether KV that rests in host memory is somewhere else than KV that is in use
     sampling: SamplingKernel
     notes: list[str]
@@ -175,6 +176,7 @@ def _on_cpu(start: Start, placement: Placement, sampling: SamplingKernel, layers
         "depth": start.depth,
         "prefill_ms": PREFILL_MS,
         "cut_layers": layers,
+        "moves_beside": False,
         "tier": False,
         "sampling": sampling,
     }

@@ -168,6 +168,7 @@ class DeviceRunner:
         self._device_tables = self._zeros(*self._tables.shape, dtype=torch.int32)
         self._pool = self._zeros(slots + 1, dtype=torch.int64)
         self._graphs = Graphs(device)
+        self._cleared: Any = None  # a mark: blocks were cleared since the last moves
         self._adjustments: Adjustments | None = None
         self._logits: torch.Tensor | None = None  # of a step whose scores are asked for, before adjustments
         self._most = Key(padded(chunk + slots) or chunk + slots, padded(slots) or slots, self._groups)
@@ -206,9 +207,11 @@ class DeviceRunner:
         return flight
 
     def _move(self, host: HostBlocks, plan: StepPlan) -> tuple[Any, Any]:
-        begin = self._device.mark()
-        self._device.run(lambda: host.move(plan.moved_out, plan.moved_in))  # takes no memory
-        return begin, self._device.mark()
+        """Beside the step before this one: no running step touches a block that moves (`KVSpace` frees them later)."""
+        marks = self._device.beside(lambda: host.move(plan.moved_out, plan.moved_in), self._cleared)
+        self._cleared = None
+        self._device.follow(marks[1])
+        return marks
 
     def _launch_rows(self, flight: Flight, rows: tuple[Row, ...], changes: Changes) -> None:
         """These rows, in halves where they do not fit together."""
@@ -434,6 +437,7 @@ class DeviceRunner:
                 # Whoever gets these blocks next reads what it has not filled yet with weight 0, and 0 times NaN is NaN.
                 places = [torch.from_numpy(group[here].copy()) for group in part.places]
                 self._device.run(lambda places=places: self._model.clear(places))  # type: ignore[misc]
+                self._cleared = self._device.mark()
             if i in part.logits and not error:
                 own = part.logits[i].view(torch.float32)[None]
                 score = scores(own, [token], [slot.sampling.logprobs or 0])[0]

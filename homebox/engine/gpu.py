@@ -133,6 +133,7 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
         depth=max(start.depth, DEPTH),
         prefill_ms=PREFILL_MS,
         cut_layers=1,
+        moves_beside=True,
         tier=not gpu.unified,
         sampling=TritonSampling(),
         notes=[],

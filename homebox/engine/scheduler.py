@@ -54,7 +54,8 @@ BYPASSES = 32  # a request that waits for blocks may be overtaken by so many sma
 class Limits:
     """`decode_step_ms`, `prefill_step_ms`: what a step may take in any case, with readers and without (pace.py).
     `horizon_tokens`: admission looks this far beyond the prompt, not to max_tokens. `layers`: how many the runner can
-    compute one by one; 1 means that a row always passes all of them in one step."""
+    compute one by one; 1 means that a row always passes all of them in one step. `moves_beside`: a step's moves go on while
+    the step before it is computed."""
 
     max_context: int
     max_running: int = 32
@@ -63,6 +64,7 @@ class Limits:
     prefill_step_ms: float = PREFILL_MS
     horizon_tokens: int = 256
     layers: int = 1
+    moves_beside: bool = False
 
 
 class Share(NamedTuple):
@@ -94,6 +96,7 @@ class Scheduler:
         self._serial = 0
         self._residency = 0
         self._step = 0
+        self._launched_ms = 0.0  # of the last step that was launched, as predicted
         self._starved = 0
         self._chance = 0  # counts what may let in somebody for whom blocks were short
         self._owed: int | None = None  # blocks promised to those who run, while somebody is let in
@@ -205,7 +208,8 @@ class Scheduler:
                     seq.passed_over += 1
         load, readers = Load(len(work), read, read), len(work)
         decode_ms = self.step_time.predict_ms(load)
-        moves = self.moving.within(self.pace.spare_ms(decode_ms)) if readers else self.space.pools[0].total
+        unnoticed_ms = self.pace.spare_ms(decode_ms) + self._hidden_ms()
+        moves = self.moving.within(unnoticed_ms) if readers else self.space.pools[0].total
         prompts = [s for s in prompts if s.state is State.RUNNING]
         for seq in sorted((s for s in prompts if s.returning), key=lambda s: s.rank):
             moves -= self._bring_back(seq, self.space.match(seq), moves)
@@ -378,7 +382,7 @@ class Scheduler:
 
         queue.sort(key=turn)
         allowed = self.pace.allow(self.step_time.predict_ms(load), decoders, len(short))
-        moved_ms = self.moving.predict_ms(self.space.noted_moves())
+        moved_ms = max(0.0, self.moving.predict_ms(self.space.noted_moves()) - self._hidden_ms())
         left = self.limits.max_chunk_tokens
         must = FLOOR_TOKENS if not decoders or self._starved >= FLOOR_EVERY - 1 else 0
         chunks: list[Share] = []
@@ -399,6 +403,11 @@ class Scheduler:
                 seq.passed_over += 1
         self._starved = 0 if chunks else self._starved + 1
         return sorted(chunks, key=lambda share: share.layers > 0)
+
+    def _hidden_ms(self) -> float:
+        """How long moves of this plan may take before its step waits for them."""
+        running = self.space.launched > self.space.completed
+        return self._launched_ms if self.limits.moves_beside and running else 0.0
 
     def _chunk(
         self, seq: Sequence, load: Load, left: int, limit_ms: float, must: int, may_cut: bool
@@ -477,6 +486,7 @@ class Scheduler:
             tables += [TableChange(row.slot, *change) for change in self.space.news(share.seq)]
         moves = list(enumerate(self.space.moves()))
         self.space.launch(self._step)
+        self._launched_ms = self.step_time.predict_ms(load)
         return StepPlan(
             step=self._step,
             rows=tuple(rows),
@@ -492,7 +502,7 @@ class Scheduler:
             tokens=load.tokens,
             kv_tokens=load.kv_tokens,
             query_key_pairs=load.query_key_pairs,
-            predicted_ms=self.step_time.predict_ms(load),
+            predicted_ms=self._launched_ms,
             moved_out=tuple((group, *pair) for group, each in moves for pair in each.out),
             moved_in=tuple((group, *pair) for group, each in moves for pair in each.into),
         )

@@ -1,4 +1,4 @@
-"""When does what happen on a device? Its stream, events, pinned memory and graphs: all of it is here.
+"""When does what happen on a device? Its streams, events, pinned memory and graphs: all of it is here.
 
 A device takes work in order and returns at once; it works while the CPU plans the next step. `wait` is the only place
 where the CPU waits for it. Until a mark that was made later has been waited for, host memory that was given to `upload`
@@ -42,6 +42,13 @@ class Device(Protocol):
 
     def replay(self, graph: Any) -> None: ...
 
+    def beside(self, work: Work, after: Any) -> tuple[Any, Any]:
+        """Copies, in an order of their own: they go on while other work does. Not before the mark `after`, if there is one. The
+        marks before and behind them."""
+
+    def follow(self, mark: Any) -> None:
+        """What is given from now on comes after this mark."""
+
     def mark(self) -> Any:
         """A point in the order of work."""
 
@@ -59,11 +66,12 @@ class Device(Protocol):
 
 
 class CudaDevice:
-    """NVIDIA's, and AMD's under the same names. One stream computes; copies of a step's few kilobytes go in it, too."""
+    """NVIDIA's, and AMD's under the same names. One stream computes; copies of a step's few kilobytes go in it, too. Another
+    moves blocks, by the engines that a GPU has for copies."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream, self._beside = torch.cuda.Stream(device), torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(device)  # weights and blocks were made on another stream
 
@@ -103,10 +111,19 @@ class CudaDevice:
         with torch.cuda.stream(self._stream):
             graph.replay()
 
+    def beside(self, work: Work, after: torch.cuda.Event | None) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        with torch.cuda.stream(self._beside):
+            if after is not None:
+                self._beside.wait_event(after)
+            begin = _event(self._beside)
+            work()
+            return begin, _event(self._beside)
+
+    def follow(self, mark: torch.cuda.Event) -> None:
+        self._stream.wait_event(mark)
+
     def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True, blocking=True)  # who waits sleeps
-        event.record(self._stream)
-        return event
+        return _event(self._stream)
 
     def wait(self, mark: torch.cuda.Event) -> None:
         mark.synchronize()
@@ -148,6 +165,14 @@ class ImmediateDevice:
     def replay(self, graph: Work) -> None:
         graph()
 
+    def beside(self, work: Work, after: float | None) -> tuple[float, float]:
+        begin = time.perf_counter()
+        work()
+        return begin, time.perf_counter()
+
+    def follow(self, mark: float) -> None:
+        pass
+
     def mark(self) -> float:
         return time.perf_counter()
 
@@ -166,6 +191,12 @@ class ImmediateDevice:
 
 def device_for(device: torch.device) -> Device:
     return ImmediateDevice() if device.type == "cpu" else CudaDevice(device)
+
+
+def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True, blocking=True)  # who waits sleeps
+    event.record(stream)
+    return event
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ class HostBlocks:
 
     def move(self, out: Iterable[tuple[int, int, int]], into: Iterable[tuple[int, int, int]]) -> None:
         """Copy these out, then those in, one by one: (group, block on the device, slot on the host). On a GPU that is in the order
-        of its work, and the CPU goes on. Takes no memory."""
+        of such calls (they share the way), and the CPU goes on. Takes no memory."""
         for group, block, slot in out:
             for memory in self._places:
                 device, host, way = memory[group]

@@ -1,16 +1,18 @@
 """A device without one: it does what it is told when somebody waits for it, and no earlier.
 
 So whoever changes host memory that an upload has not read yet, or reads what a download has not written, gets the wrong
-numbers, as on a GPU. A captured graph is a list of the operations that were seen, played again on the same memory; an
+numbers, as on a GPU. What goes on beside is done as early as can be or as late as can be, by a die: who counts on an order that
+nobody said gets the wrong numbers in one of them. A captured graph is a list of the operations that were seen, played again on the same memory; an
 operation that looks at its numbers cannot be captured. Memory can run out, or the device be lost, at any call.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -25,14 +27,43 @@ class Lost(RuntimeError):
     """As torch says it when a GPU is gone."""
 
 
+class _Stream:
+    """Work in order, begun when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.queue: deque[Callable[[], None]] = deque()
+        self.given = self.done = 0
+
+    def give(self, work: Callable[[], None]) -> None:
+        self.queue.append(work)
+        self.given += 1
+
+    def mark(self) -> _Mark:
+        return _Mark(self, self.given)
+
+
+class _Mark(NamedTuple):
+    stream: _Stream
+    count: int
+
+    @property
+    def passed(self) -> bool:
+        return self.stream.done >= self.count
+
+    def reach(self) -> None:
+        while not self.passed:
+            self.stream.queue.popleft()()
+            self.stream.done += 1
+
+
 class FakeDevice:
     device = torch.device("cpu")
 
     def __init__(self, fails: Callable[[str], str | None] = lambda site: None) -> None:
         """`fails(site)` is asked at each call that takes memory or reaches the device: None, "out of memory" or "lost"."""
         self._fails = fails
-        self._queue: deque[Callable[[], None]] = deque()
-        self._given = self._done = 0
+        self._stream, self._beside = _Stream(), _Stream()
+        self._die, self.early = random.Random(0), 0.5
         self.after = 12  # operations that are done before memory runs out
         self.captures = self.replays = self.ahead = 0  # `ahead`: the most work that waited to be done
 
@@ -76,17 +107,28 @@ class FakeDevice:
         for step in graph:
             self._give(step)
 
-    def mark(self) -> int:
-        return self._given
+    def beside(self, work: Callable[[], None], after: _Mark | None) -> tuple[_Mark, _Mark]:
+        self._site("beside")
+        if after is not None:
+            self._beside.give(after.reach)
+        begin = self._beside.mark()
+        self._beside.give(work)
+        if self._die.random() < self.early:
+            self._beside.mark().reach()
+        return begin, self._beside.mark()
 
-    def wait(self, mark: int) -> None:
+    def follow(self, mark: _Mark) -> None:
+        self._give(mark.reach)
+
+    def mark(self) -> _Mark:
+        return self._stream.mark()
+
+    def wait(self, mark: _Mark) -> None:
         self._site("wait")
-        while self._done < mark:
-            self._queue.popleft()()
-            self._done += 1
+        mark.reach()
 
-    def elapsed_ms(self, begin: int, end: int) -> float:
-        assert self._done >= end
+    def elapsed_ms(self, begin: _Mark, end: _Mark) -> float:
+        assert begin.passed and end.passed
         return 30.0
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -97,9 +139,8 @@ class FakeDevice:
         pass
 
     def _give(self, work: Callable[[], None]) -> None:
-        self._queue.append(work)
-        self._given += 1
-        self.ahead = max(self.ahead, len(self._queue))
+        self._stream.give(work)
+        self.ahead = max(self.ahead, len(self._stream.queue))
 
     def _site(self, name: str) -> None:
         self._raise(self._fails(name))

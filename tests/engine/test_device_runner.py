@@ -4,16 +4,20 @@ every text is the one that its prompt determines."""
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import deque
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
 
 from homebox.engine.blocks import KVSpace
 from homebox.engine.device_runner import DeviceRunner
+from homebox.engine.plan import Admission, Row, StepPlan, TableChange
 from homebox.engine.scheduler import Limits, Scheduler
 from homebox.kernels.host import HostBlocks
 from homebox.wire.frames import Progress, Sampling, Submit
@@ -31,7 +35,9 @@ class DeviceHouse(House):
     def _start(self) -> None:
         blocks = [self.blocks] * len(self.groups)
         self.space = KVSpace(self.groups, blocks, BLOCK, self.hash_key, host_slots=self.host)
-        limits = Limits(CONTEXT, max_running=SLOTS, max_chunk_tokens=CHUNK, horizon_tokens=6)
+        limits = Limits(
+            CONTEXT, max_running=SLOTS, max_chunk_tokens=CHUNK, horizon_tokens=6, moves_beside=True
+        )
         self.scheduler = Scheduler(limits, self.space)
         self.device = FakeDevice(self.fails)
         windows = tuple(group.window for group in self.groups)
@@ -111,7 +117,7 @@ class Unlucky(DeviceHouse):
 
     def fails(self, site: str) -> str | None:
         # What has been given already needs no memory.
-        spared = ("upload", "download", "replay", "wait") if self.failing == "out of memory" else ()
+        spared = ("upload", "download", "replay", "wait", "beside") if self.failing == "out of memory" else ()
         if not self.armed or site in spared:
             return None
         self.quiet -= 1  # a moment later there is memory again, for one try at least
@@ -204,6 +210,34 @@ def test_memory_may_run_out_once_at_every_single_place(after: int) -> None:
             break
         places.append(house.at)
     assert len(places) > 15 and set(places) == {"run", "capture", "host", "make"}
+
+
+class Breaks(NullDeviceModel):
+    """Its states are no numbers."""
+
+    def states(self, *step: Any) -> torch.Tensor:
+        return super().states(*step) * math.nan
+
+
+def test_what_comes_back_into_a_block_that_is_cleared_comes_after_that() -> None:
+    device, model = FakeDevice(), Breaks((None,), 4, BLOCK, CONTEXT)
+    host = HostBlocks(model, 1)
+    runner = DeviceRunner(device, model, Greedy(), slots=1, chunk=CHUNK, host=host)
+    device.early = 1.0
+    (block,) = blocks = (2,)
+    model.memories[0][0][block] = 77
+    sampling = Sampling(max_tokens=4, temperature=0.0)
+    row = Row("a", 0, 0, 0, 0, BLOCK, tuple(range(BLOCK)), sample=True)
+    first = StepPlan(
+        1, (row,), (Admission(0, sampling, (), ()),), (TableChange(0, 0, 0, blocks),), 0, BLOCK, BLOCK, BLOCK, 0,
+        0.0, moved_out=((0, block, 0),),
+    )  # fmt: skip
+    assert "not a number" in runner.collect(runner.launch(first)).outcomes[0].error
+    # Clearing is given to the device, and not done yet.
+    elsewhere = (TableChange(0, 0, 0, (3,)),)
+    back = replace(first, step=2, admitted=(), tables=elsewhere, moved_out=(), moved_in=((0, block, 0),))
+    runner.collect(runner.launch(back))
+    assert (model.memories[0][0][block] == 77).all()
 
 
 @pytest.mark.long
