@@ -78,7 +78,7 @@ class House:
             elapsed = self.runner.measure(tokens)
             if i % 2:
                 step_time.observe(chunk_load(0, tokens), elapsed)
-        limits = Limits(spec.context, slots, chunk, prefill_step_ms=100.0)
+        limits = Limits(spec.context, slots, chunk, prefill_step_ms=100.0, moves_beside=True)
         self.scheduler = Scheduler(limits, space, step_time)
         self.engine = Engine(self.scheduler, self.runner, self._hear, depth=depth)
         self.answers: dict[str, Answer] = {}
