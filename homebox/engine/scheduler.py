@@ -16,19 +16,19 @@ flight, and what a running step may still touch is freed when that step complete
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
+from homebox.engine.admission import AdmissionControl, held_by
 from homebox.engine.blocks import Hit, KVSpace
-from homebox.engine.budget import Load, StepTime, chunk_load
+from homebox.engine.budget import Load, StepTime
 from homebox.engine.fairness import INPUT_COST, OUTPUT_COST, Ledger
 from homebox.engine.moving import Moving
-from homebox.engine.pace import DECODE_MS, PREFILL_MS, SLICES, Pace
+from homebox.engine.pace import DECODE_MS, PREFILL_MS, Pace
 from homebox.engine.plan import Admission, Outcome, Row, StepPlan, StepResult, TableChange
+from homebox.engine.prefill import FLOOR_TOKENS, Prefill, Share
 from homebox.engine.queue import WaitingRoom
-from homebox.engine.request import CLASS_RANK, Sequence, State
+from homebox.engine.request import Sequence, State
 from homebox.wire.frames import (
     FinishReason,
     Holding,
@@ -39,15 +39,6 @@ from homebox.wire.frames import (
     Refused,
     Submit,
 )
-
-PROMPTS_PER_STEP = 3
-AGEING_TOKENS = 64  # each plan that passes a prompt over makes it look so much shorter
-FLOOR_TOKENS = 16  # some prompt gets this ...
-FLOOR_EVERY = 8  # ... where none got anything in so many plans, whatever the budget
-KEEP_TOKENS = 64  # a sequence does not give way to somebody who waits before it made so many tokens ...
-KEEP_S = 1.0  # ... or ran for so long
-SLACK = 1.03  # a chunk that was cut goes on as it was planned, though a step is found to take a little more
-BYPASSES = 32  # a request that waits for blocks may be overtaken by so many smaller ones
 
 
 @dataclass(frozen=True)
@@ -67,15 +58,6 @@ class Limits:
     moves_beside: bool = False
 
 
-class Share(NamedTuple):
-    """A sequence's part of the step that is being planned. `layers`: how many; 0 is all of them."""
-
-    seq: Sequence
-    tokens: int
-    residency: int
-    layers: int = 0
-
-
 class Scheduler:
     def __init__(self, limits: Limits, space: KVSpace, step_time: StepTime | None = None) -> None:
         self.limits = limits
@@ -85,6 +67,8 @@ class Scheduler:
         self.pace = Pace(limits.decode_step_ms, limits.prefill_step_ms)
         self.ledger = Ledger()
         self.waiting = WaitingRoom(self.ledger)
+        self.admission = AdmissionControl(space, self.waiting, limits.horizon_tokens)
+        self.prefill = Prefill(self.step_time, self.pace, limits.layers)
         self.running: list[Sequence] = []  # by rank
         self.live: dict[str, Sequence] = {}
         self.preemptions = 0
@@ -97,10 +81,6 @@ class Scheduler:
         self._residency = 0
         self._step = 0
         self._launched_ms = 0.0  # of the last step that was launched, as predicted
-        self._starved = 0
-        self._chance = 0  # counts what may let in somebody for whom blocks were short
-        self._owed: int | None = None  # blocks promised to those who run, while somebody is let in
-        self._expected: Sequence | None = None  # others gave way for it; nobody is let in before it
         self._suspects: list[Sequence] = []  # running, and asked to be alone at first
         self._entered: list[Sequence] = []  # admitted, and the runner does not know yet
         self._ended: list[tuple[int, Progress]] = []  # (deliver once this step completed, the last progress)
@@ -159,7 +139,7 @@ class Scheduler:
         return ready
 
     def places(self) -> Iterator[Place]:
-        return self.waiting.places(self._held())
+        return self.waiting.places(held_by(self.running))
 
     def pool_state(self) -> PoolState:
         pools = self.space.pools
@@ -213,9 +193,13 @@ class Scheduler:
         prompts = [s for s in prompts if s.state is State.RUNNING]
         for seq in sorted((s for s in prompts if s.returning), key=lambda s: s.rank):
             moves -= self._bring_back(seq, self.space.match(seq), moves)
-        work += self._prefill([s for s in prompts if not s.returning], load, readers)
+        work += self.prefill.shares(
+            [s for s in prompts if not s.returning], load, readers, most=self.limits.max_chunk_tokens,
+            less_ms=max(0.0, self.moving.predict_ms(self.space.noted_moves()) - self._hidden_ms()),
+            make_room=self._make_room,
+        )  # fmt: skip
         for share in work[readers:]:
-            load += self._load(share)
+            load += self.prefill.load(share)
         self.pace.took(decode_ms, readers, self.step_time.predict_ms(load))
         if self.preemptions > preemptions:
             # Making room for one may have sent away another who had a share already.
@@ -240,102 +224,28 @@ class Scheduler:
             if seq is not None and seq.serial == row.serial:
                 progress.append(self._commit_row(seq, row, outcome))
         if self.space.complete(plan.step):
-            self._chance += 1
+            self.admission.look_again()
         return progress
 
     # ------------------------------------------------------------------ planning
 
     def _admit(self, now: float) -> None:
-        self._owed = None
         while self.waiting and self._suspect() is None and self._admit_one(now):
             pass
 
     def _admit_one(self, now: float) -> bool:
         """Let in whoever is next and fits, or who may take somebody's place; False where nobody can come in."""
-        held = self._held()
-        if self._expected is not None and self._expected.state is not State.WAITING:
-            self._expected = None
-        candidates = self.waiting.candidates(held) if self._expected is None else iter([self._expected])
-        overtaken: list[Sequence] = []
-        for seq in candidates:
-            if seq.in_flight:  # preempted, and its running step may still bring a token
-                continue
-            if self._fits(seq) or self._displace(seq, held, now):
-                self._enter(seq, now)
-                for other in overtaken:
-                    other.passed_over += 1
-                return True
-            if seq.passed_over >= BYPASSES:
-                return False
-            if self._slots:
-                overtaken.append(seq)
-        return False
-
-    def _fits(self, seq: Sequence) -> bool:
-        """A slot is free, and blocks for the prompt and a short horizon beyond what others were promised."""
-        if not self._slots:
+        found = self.admission.next(self.running, len(self._slots), now)
+        if found is None:
             return False
-        # With nobody else here it fits: what can never fit was refused at submit.
-        if not self.running and self.space.launched == self.space.completed:
-            return True
-        if seq.short_at == self._chance:
-            return False
-        fits = self._short_of(seq) <= 0
-        seq.short_at = -1 if fits else self._chance
-        return fits
-
-    def _short_of(self, seq: Sequence) -> int:
-        """How many blocks are missing to let this sequence in."""
-        need = self.space.blocks_for(min(seq.limit, len(seq.tokens) + self.limits.horizon_tokens))
-        need -= self.space.spared(seq, self.space.match(seq))
-        if self._owed is None:
-            self._owed = sum(self._promised(s) for s in self.running)
-        return need - self.space.available() + self._owed
-
-    def _promised(self, seq: Sequence) -> int:
-        return self.space.missing(
-            seq, min(seq.limit, max(len(seq.tokens), seq.prompt_tokens + self.limits.horizon_tokens))
-        )
-
-    def _displace(self, seq: Sequence, held: Counter[str], now: float) -> bool:
-        """Somebody with nothing running waits while others hold everything: the newest sequences of whoever holds
-        most give way; so do background sequences for a higher class. Nobody is sent away unless that lets `seq` in.
-        True if it fits now; with a step in flight it may fit only after that, and then nobody else is let in first."""
-        if self._expected is not None or not self.running:
-            return False
-        may_replace = seq.person not in held and max(held.values()) > 1
-        if not may_replace and self.running[-1].submit.klass != "background":
-            return False
-        rank = CLASS_RANK[seq.submit.klass]
-        left = Counter(held)
-        victims: list[Sequence] = []
-        short = 0
-        for other in reversed(self.running[1:]):
-            if victims and short <= 0:
-                break
-            if other.made < KEEP_TOKENS and now - other.admitted_at < KEEP_S:
-                continue
-            other_rank = CLASS_RANK[other.submit.klass]
-            yields = other.submit.klass == "background" and rank < other_rank
-            hogs = may_replace and rank <= other_rank and left[other.person] > 1
-            if yields or (hogs and left[other.person] == max(left.values())):
-                if not victims:  # not before: this is asked in each step in which somebody waits
-                    short = self._short_of(seq)
-                victims.append(other)
-                left[other.person] -= 1
-                short -= self.space.held(other) + self._promised(other)
-        if not victims or short > 0:
-            return False
-        for victim in victims:
+        for victim in found.giving_way:
             self._preempt(victim)
-        if self._fits(seq):
-            return True
-        self._expected = seq
-        return False
-
-    def _held(self) -> Counter[str]:
-        """Running sequences of each person."""
-        return Counter(seq.person for seq in self.running)
+        if found.giving_way and not self.admission.fits_now(found.seq, self.running, len(self._slots)):
+            return False
+        self._enter(found.seq, now)
+        for other in found.overtaken:
+            other.passed_over += 1
+        return True
 
     def _enter(self, seq: Sequence, now: float) -> None:
         self.waiting.remove(seq)
@@ -351,7 +261,6 @@ class Scheduler:
         self._residency += 1
         seq.residency = self._residency
         seq.state, seq.slot = State.RUNNING, self._slots.pop()
-        self._owed = None
         seq.admitted_at, seq.made, seq.passed_over = now, 0, 0
         self.running.append(seq)
         if seq.submit.exclusive:
@@ -368,79 +277,10 @@ class Scheduler:
         seq.returning = len(hits[0]) < len(known[0]) and moved == moves
         return moved
 
-    def _prefill(self, queue: list[Sequence], load: Load, decoders: int) -> list[Share]:
-        """Chunks of these prompts for this step, beside `decoders` whose load is given."""
-        if not queue:
-            self._starved = 0
-            return []
-        short = {seq.id for seq in queue if self._is_short(seq)}
-
-        def turn(seq: Sequence) -> tuple[int, bool, int, int]:
-            # A short question that was begun is ended first: else equals would age past each other and all end last.
-            begun = seq.id in short and seq.scheduled > (seq.cached or 0)
-            return seq.rank[0], not begun, seq.pending - AGEING_TOKENS * seq.passed_over, seq.serial
-
-        queue.sort(key=turn)
-        allowed = self.pace.allow(self.step_time.predict_ms(load), decoders, len(short))
-        moved_ms = max(0.0, self.moving.predict_ms(self.space.noted_moves()) - self._hidden_ms())
-        left = self.limits.max_chunk_tokens
-        must = FLOOR_TOKENS if not decoders or self._starved >= FLOOR_EVERY - 1 else 0
-        chunks: list[Share] = []
-        for seq in queue:
-            share = Share(seq, 0, seq.residency)
-            if len(chunks) < PROMPTS_PER_STEP and seq.state is State.RUNNING:
-                limit_ms = (allowed.short if seq.id in short else allowed.any) - moved_ms
-                may_cut = decoders > 0 and seq.id not in short
-                share = self._chunk(seq, load, left, limit_ms, must, may_cut)
-            one_cut = not share.layers or not any(other.layers for other in chunks)
-            if share.tokens and one_cut and self._make_room(seq, seq.scheduled + share.tokens):
-                chunks.append(share)
-                load += self._load(share)
-                left -= share.tokens
-                must = 0
-                seq.passed_over = 0
-            else:
-                seq.passed_over += 1
-        self._starved = 0 if chunks else self._starved + 1
-        return sorted(chunks, key=lambda share: share.layers > 0)
-
     def _hidden_ms(self) -> float:
         """How long moves of this plan may take before its step waits for them."""
         running = self.space.launched > self.space.completed
         return self._launched_ms if self.limits.moves_beside and running else 0.0
-
-    def _chunk(
-        self, seq: Sequence, load: Load, left: int, limit_ms: float, must: int, may_cut: bool
-    ) -> Share:
-        """Of this prompt what keeps a step of `load` and this under the limit, and `must` tokens in any case. `may_cut`: a
-        chunk may go through some of the layers only, if more of the prompt is computed that way."""
-        all_layers = self.limits.layers
-        if seq.depth:
-            chunk, to_go = chunk_load(seq.scheduled, seq.chunk), all_layers - seq.depth
-            layers = self.step_time.fit_layers(load, chunk, all_layers, to_go, limit_ms * SLACK)
-            layers = min(max(layers, -(-must * all_layers // seq.chunk)), to_go)
-            fits = layers and seq.chunk <= left
-            return Share(seq, seq.chunk if fits else 0, seq.residency, layers)
-        most = min(seq.pending, left)
-        count = self.step_time.fit_chunk(load, seq.scheduled, most, limit_ms)
-        count = max(count, min(must, most))
-        if may_cut and count < most:
-            layers = -(-all_layers // SLICES)
-            longer = self.step_time.fit_chunk(load, seq.scheduled, most, limit_ms, layers / all_layers)
-            if longer > 1 and longer * layers > count * all_layers:
-                chunk = chunk_load(seq.scheduled, longer)
-                more = self.step_time.fit_layers(load, chunk, all_layers, all_layers - 1, limit_ms)
-                return Share(seq, longer, seq.residency, max(layers, more))
-        return Share(seq, count, seq.residency)
-
-    def _load(self, share: Share) -> Load:
-        load = chunk_load(share.seq.scheduled, share.tokens)
-        return load.part(share.layers / self.limits.layers) if share.layers else load
-
-    def _is_short(self, seq: Sequence) -> bool:
-        """As a whole: the end of a document is no short question."""
-        start = min(seq.cached or 0, seq.scheduled)
-        return self.pace.is_short(self.step_time.predict_ms(chunk_load(start, seq.length - start)))
 
     def _make_room(self, seq: Sequence, tokens: int, awaited: int = 0) -> bool:
         """Blocks for the first `tokens` of `seq`, at the cost of lower ranks if it must be. `awaited`: of the blocks
@@ -476,7 +316,7 @@ class Scheduler:
         decode_rows = prefill_tokens = 0
         load = Load()
         for share in work:
-            load += self._load(share)
+            load += self.prefill.load(share)
             row = self._row(share)
             if row.count == 1:
                 decode_rows += 1
@@ -548,7 +388,7 @@ class Scheduler:
             ending = "error", outcome.error
         elif self._is_last(row):
             if row.count > 1:
-                self._chance += 1  # more of a prompt is known, which others may share
+                self.admission.look_again()  # more of a prompt is known, which others may share
             if seq.residency == row.residency and seq.state is State.RUNNING:
                 seq.computed = row.start + row.count
                 if seq.charged < seq.prompt_tokens:
@@ -615,8 +455,7 @@ class Scheduler:
 
     def _leave(self, seq: Sequence) -> None:
         self.space.release(seq)
-        self._chance += 1
-        self._owed = None
+        self.admission.look_again()
         self._slots.append(seq.slot)
         self.running.remove(seq)
         if seq.submit.exclusive:

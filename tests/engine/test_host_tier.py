@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,7 +93,7 @@ def test_who_is_preempted_computes_at_most_a_block_again_and_says_the_same(
         alone.run()
     house = sizes(engine, POOL, HOST, **settings)
     # With its usual horizon, admission would leave room for these answers.
-    house.engine.scheduler.limits = replace(house.engine.scheduler.limits, horizon_tokens=0)
+    house.engine.scheduler.admission.horizon_tokens = 0
     plans: list[StepPlan] = []
     launch = house.engine._runner.launch
     house.engine._runner.launch = lambda plan: (plans.append(plan), launch(plan))[1]  # type: ignore[method-assign]

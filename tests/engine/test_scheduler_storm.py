@@ -30,8 +30,9 @@ from hypothesis.stateful import (
 )
 
 from homebox.engine.blocks import Group, KVSpace
+from homebox.engine.prefill import FLOOR_EVERY, FLOOR_TOKENS
 from homebox.engine.request import Sequence, State
-from homebox.engine.scheduler import FLOOR_EVERY, FLOOR_TOKENS, Limits, Scheduler
+from homebox.engine.scheduler import Limits, Scheduler
 from homebox.wire.frames import Progress, Refused, Sampling, Submit
 from tests.engine.null_model import END, NullRunner, expected
 
