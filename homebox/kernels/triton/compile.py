@@ -117,13 +117,19 @@ def variants(target: Target) -> Iterator[Variant]:
                 {"SIZE": size, "PADDED": padded(size), "ADD": add}, {},
             )  # fmt: skip
     yield Variant("rows", "silu_and_multiply", ("*bf16", "*bf16"), {"SIZE": 14336, "TURN": 1024}, {})
-    for bits, codes, scales in ((4, "*u8", ("*fp16", "*fp16")), (8, "*i8", ("*fp16",))):
+    for size in (14336, 4096):
+        yield Variant(
+            "rows", "round_to_e4m3", ("*bf16", "*u8", "*fp32"), {"SIZE": size, "PADDED": padded(size)}, {}
+        )
+    for weight, codes, scales in (
+        ("int4", "*u8", ("*fp16", "*fp16")), ("int8", "*i8", ("*fp16",)), ("fp8", "*u8", ("*fp32",)),
+    ):  # fmt: skip
         for name, sizes, tiles in (
             ("meet", multiply.meet, ({},)), ("multiply", multiply.multiply, ({"M": 16}, {"M": 32}, {"M": 64})),
         ):  # fmt: skip
             for tile, out in product(tiles, ("*fp32", "*bf16")):
                 yield Variant(
-                    "quantised", f"{name}_int{bits}",
+                    "quantised", f"{name}_{weight}",
                     ("*bf16", codes, *scales, "*bf16", out, "i32", "i32:16", "i32:16", "i32:16"),
                     {"BIAS": False, "N": sizes.outputs, "GROUPS": sizes.groups, **tile},
                     {"num_warps": sizes.warps, "num_stages": sizes.stages},

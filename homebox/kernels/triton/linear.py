@@ -1,18 +1,29 @@
-"""A quantised weight on a GPU: few rows meet it as it is stored, many rows meet it unpacked."""
+"""A quantised weight on a GPU: few rows meet it as it is stored, many rows meet it unpacked.
+
+For 8-bit floating point some GPUs have products of such numbers. There a step's rows are rounded as well, each with a scale
+of its own, so that nobody's outlier coarsens somebody else's row; and it is all rows or none, so that nobody's
+answer depends on how many are beside it.
+"""
 
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import linear
 
+from homebox.kernels.fp8 import Fp8, multiplies
 from homebox.kernels.grouped import GROUP, Grouped
 from homebox.kernels.triton import quantised
+from homebox.kernels.triton.fused import round_to_e4m3
+from homebox.kernels.triton.launch import Kernel
 from homebox.kernels.triton.tuning import Multiply, Product, padded, tuning
 
 ADDED = 512  # outputs of a program that adds the splits
+MULTIPLE = 16  # what a product of e4m3 wants inputs and outputs to be a multiple of
 _KERNELS = {
     4: (quantised.meet_int4, quantised.multiply_int4),
     8: (quantised.meet_int8, quantised.multiply_int8),
 }
+_FP8_KERNELS = quantised.meet_fp8, quantised.multiply_fp8
 
 
 class GroupedLinear:
@@ -38,37 +49,20 @@ class GroupedLinear:
             weight.minimums.contiguous().to(device) if weight.minimums is not None else self.scales
         )
         self.bias = bias.to(device) if bias is not None else None
-        self._meet, self._multiply = _KERNELS[self.bits]
         self.sizes = sizes or tuning(device).multiply
         parts = [self.codes, self.scales, *([self.minimums] if self.bits == 4 else [])]
         self.nbytes = sum(part.nbytes for part in parts) + (self.bias.nbytes if self.bias is not None else 0)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > self.sizes.most_rows:
-            return torch.nn.functional.linear(x, self.unpacked(x.dtype), self.bias)
+            return linear(x, self.unpacked(x.dtype), self.bias)
         return self.multiply(x.contiguous(), x.new_empty(len(x), self.outputs))
 
     def multiply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """`out`, `[rows, outputs]`, every element of it, from `x`, `[rows, inputs]`; both contiguous."""
-        sizes, rows = self.sizes, len(x)
-        if rows == 1:
-            kernel, launch, tile = self._meet, sizes.meet, {}
-        else:
-            kernel, launch, tile = self._multiply, sizes.multiply, {"M": min(padded(rows), 64)}
-        groups = self.inputs // GROUP
-        splits, of_split = cut(self.outputs, groups, launch)
-        bias = self.bias if self.bias is not None else self.scales
-        into = out if splits == 1 else x.new_empty(splits, rows, self.outputs, dtype=torch.float32)
         scales = (self.scales, self.minimums) if self.bits == 4 else (self.scales,)
-        kernel[(-(-self.outputs // launch.outputs), splits, -(-rows // tile.get("M", 1)))](
-            x, self.codes, *scales, bias, into, rows, groups, self.outputs, of_split,
-            BIAS=self.bias is not None and splits == 1, N=launch.outputs, GROUPS=launch.groups,
-            num_warps=launch.warps, num_stages=launch.stages, **tile,
-        )  # fmt: skip
-        if splits > 1:
-            quantised.add_up[(-(-self.outputs // ADDED), rows)](
-                into, bias, out, rows, self.outputs, splits, BIAS=self.bias is not None, N=ADDED
-            )
+        groups = self.inputs // GROUP
+        _meet(_KERNELS[self.bits], self.sizes, x, (self.codes, *scales), self.bias, out, groups, groups)
         return out
 
     def unpacked(self, dtype: torch.dtype) -> torch.Tensor:
@@ -81,6 +75,77 @@ class GroupedLinear:
         if self.bits == 4:
             values = values + self.minimums.float()[..., None]
         return values.view(self.outputs, self.inputs).to(dtype)
+
+
+class Fp8Linear:
+    """`Linear` over a weight in e4m3. `native`: by products of e4m3; None is what the device can."""
+
+    def __init__(
+        self,
+        weight: Fp8,
+        bias: torch.Tensor | None,
+        device: torch.device,
+        native: bool | None = None,
+        sizes: Multiply | None = None,
+    ) -> None:
+        self.outputs, self.inputs = weight.codes.shape
+        self.codes = weight.codes.contiguous().to(device)
+        self.scales = weight.scales.float().contiguous().to(device)
+        self.bias = bias.to(device) if bias is not None else None
+        self.native = multiplies(device) if native is None else native
+        self.native &= self.inputs % MULTIPLE == 0 and self.outputs % MULTIPLE == 0
+        self.sizes = sizes or tuning(device).multiply
+        self.nbytes = self.codes.nbytes + self.scales.nbytes + (bias.nbytes if bias is not None else 0)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.native:
+            return self._multiplied(x)
+        if len(x) <= self.sizes.most_rows:
+            return self.multiply(x.contiguous(), x.new_empty(len(x), self.outputs))
+        # Any type of 16 bits holds every code.
+        made = linear(x, self.codes.to(x.dtype)).float() * self.scales.T
+        if self.bias is not None:
+            made += self.bias
+        return made.to(x.dtype)
+
+    def multiply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """`out`, `[rows, outputs]`, every element of it, from `x`, `[rows, inputs]`; both contiguous."""
+        weight = self.codes.view(torch.uint8), self.scales
+        _meet(_FP8_KERNELS, self.sizes, x, weight, self.bias, out, -(-self.inputs // GROUP), self.inputs)
+        return out
+
+    def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
+        codes, scales = round_to_e4m3(x.contiguous())
+        made: torch.Tensor = torch._scaled_mm(
+            codes, self.codes.T, scale_a=scales, scale_b=self.scales.T, out_dtype=torch.bfloat16
+        )  # a scale for each row: bf16 is what all of them make
+        if self.bias is not None:
+            made = made + self.bias
+        return made.to(x.dtype)
+
+
+def _meet(
+    kernels: tuple[Kernel, Kernel], sizes: Multiply, x: torch.Tensor, weight: tuple[torch.Tensor, ...],
+    bias: torch.Tensor | None, out: torch.Tensor, groups: int, length: int,
+) -> None:  # fmt: skip
+    """Few rows with a weight as it is stored: `weight` is codes and scales, `length` of its rows, as the kernels count it."""
+    rows, outputs = out.shape
+    if rows == 1:
+        kernel, launch, tile = kernels[0], sizes.meet, {}
+    else:
+        kernel, launch, tile = kernels[1], sizes.multiply, {"M": min(padded(rows), 64)}
+    splits, of_split = cut(outputs, groups, launch)
+    into = out if splits == 1 else x.new_empty(splits, rows, outputs, dtype=torch.float32)
+    added = weight[1] if bias is None else bias
+    kernel[(-(-outputs // launch.outputs), splits, -(-rows // tile.get("M", 1)))](
+        x, *weight, added, into, rows, length, outputs, of_split,
+        BIAS=bias is not None and splits == 1, N=launch.outputs, GROUPS=launch.groups,
+        num_warps=launch.warps, num_stages=launch.stages, **tile,
+    )  # fmt: skip
+    if splits > 1:
+        quantised.add_up[(-(-outputs // ADDED), rows)](
+            into, added, out, rows, outputs, splits, BIAS=bias is not None, N=ADDED
+        )
 
 
 def cut(outputs: int, groups: int, sizes: Product) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Few rows times a quantised weight: the weight is read once, as it is stored, and unpacked in registers.
 
-A weight is groups of 32 inputs (kernels/grouped.py). With 4 bits a group is 16 bytes: inputs 0 to 15 in the low, 16 to 31
+A weight is groups of 32 inputs (kernels/grouped.py), or codes of e4m3 with a scale for each output (kernels/fp8.py). With 4 bits a group is 16 bytes: inputs 0 to 15 in the low, 16 to 31
 in the high halves, so that one load of a thread is one group, and each half of it meets a run of inputs of its own.
 
 `meet_*` is for one row, a person alone: codes are multiplied with the inputs as they are, in fp32, and a group's scale meets the
@@ -18,10 +18,11 @@ import triton
 import triton.language as tl
 
 from homebox.kernels.triton.launch import kernel
-from homebox.kernels.triton.paged import dot
+from homebox.kernels.triton.paged import dot, tiny_e4m3
 
 GROUP = tl.constexpr(32)
 HALF = tl.constexpr(16)
+TINY = tl.constexpr(256.0)  # so many times too small is what `tiny_e4m3` makes
 
 
 @kernel()
@@ -95,6 +96,76 @@ def meet_int8(
         of_x = tl.load(x + half[:, None] * HALF + j[None, :], mask=here[:, None], other=0.0).to(tl.float32)
         total += tl.sum(code.to(tl.float32) * of_x[None, :, :], 2) * d
     _finish(tl.sum(total, 1)[None, :], bias, out, tl.arange(0, 1), n, rows, outputs, tl.program_id(1), BIAS)
+
+
+@kernel()
+def meet_fp8(
+    x,
+    codes,  # [outputs, inputs] e4m3 as uint8
+    scales,  # [outputs] fp32
+    bias,
+    out,
+    rows,
+    inputs,
+    outputs,
+    of_split,  # groups
+    BIAS: tl.constexpr,
+    N: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    g = tl.arange(0, 2 * GROUPS)
+    j = tl.arange(0, HALF)
+    begin = tl.program_id(1) * of_split * GROUP
+    end = tl.minimum(begin + of_split * GROUP, inputs)
+    total = tl.zeros([N, 2 * GROUPS], tl.float32)
+    for turn in range(begin, end, GROUPS * GROUP):
+        k = turn + g[:, None] * HALF + j[None, :]
+        known = (n < outputs)[:, None, None] & (k < end)[None, :, :]
+        code = tl.load(codes + n.to(tl.int64)[:, None, None] * inputs + k[None, :, :], mask=known, other=0)
+        of_x = tl.load(x + k, mask=k < end, other=0.0).to(tl.float32)
+        total += tl.sum(tiny_e4m3(code).to(tl.float32) * of_x[None, :, :], 2)
+    scale = tl.load(scales + n, mask=n < outputs, other=0.0) * TINY
+    met = (tl.sum(total, 1) * scale)[None, :]
+    _finish(met, bias, out, tl.arange(0, 1), n, rows, outputs, tl.program_id(1), BIAS)
+
+
+@kernel()
+def multiply_fp8(
+    x,
+    codes,
+    scales,
+    bias,
+    out,
+    rows,
+    inputs,
+    outputs,
+    of_split,
+    BIAS: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    m = tl.program_id(2) * M + tl.arange(0, M)
+    k = tl.arange(0, GROUPS * GROUP)
+    begin = tl.program_id(1) * of_split * GROUP
+    end = tl.minimum(begin + of_split * GROUP, inputs)
+    total = tl.zeros([M, N], tl.float32)
+    for turn in range(begin, end, GROUPS * GROUP):
+        here = (k + turn < end)[None, :]
+        code = tl.load(
+            codes + n.to(tl.int64)[:, None] * inputs + turn + k[None, :],
+            mask=(n < outputs)[:, None] & here,
+            other=0,
+        )
+        from_x = x + m.to(tl.int64)[:, None] * inputs + turn + k[None, :]
+        rows_of_x = tl.load(from_x, mask=(m < rows)[:, None] & here, other=0.0)
+        # Any type of 16 bits holds every code.
+        weight = (tiny_e4m3(code).to(tl.float32) * TINY).to(x.dtype.element_ty)
+        total += dot(rows_of_x, tl.trans(weight))
+    total *= tl.load(scales + n, mask=n < outputs, other=0.0)[None, :]
+    _finish(total, bias, out, m, n, rows, outputs, tl.program_id(1), BIAS)
 
 
 @triton.jit

@@ -1,10 +1,12 @@
-"""What is done to every token by itself: adding to the residual stream and normalising it, and the gate of an MLP."""
+"""What is done to every token by itself: adding to the residual stream and normalising it, the gate of an MLP, rounding to
+8 bits."""
 
 from __future__ import annotations
 
 import triton.language as tl
 
 from homebox.kernels.triton.launch import kernel
+from homebox.kernels.triton.paged import encode_e4m3
 
 
 @kernel(num_warps=4)
@@ -49,3 +51,23 @@ def silu_and_multiply(
     up = tl.load(gate_up + row * 2 * SIZE + SIZE + i, mask=inside, other=0.0).to(tl.float32)
     product = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(out + row * SIZE + i, product.to(out.dtype.element_ty), mask=inside)
+
+
+@kernel(num_warps=8)
+def round_to_e4m3(
+    x,  # [tokens, SIZE]
+    codes,  # [tokens, SIZE] e4m3 as uint8
+    scales,  # [tokens] fp32
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """Each row with a scale from its extreme, as kernels/fp8.py rounds a weight."""
+    token = tl.program_id(0)
+    row = token.to(tl.int64) * SIZE
+    i = tl.arange(0, PADDED)
+    inside = i < SIZE
+    value = tl.load(x + row + i, mask=inside, other=0.0).to(tl.float32)
+    peak = tl.max(tl.abs(value), 0)
+    value = value * tl.where(peak > 0.0, 448.0 / tl.where(peak > 0.0, peak, 1.0), 0.0)
+    tl.store(codes + row + i, encode_e4m3(value), mask=inside)
+    tl.store(scales + token, peak / 448.0)
