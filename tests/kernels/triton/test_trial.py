@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 import torch
 
+from homebox.bench.gpu import library
+from homebox.bench.gpu.__main__ import _line, _show
+from homebox.bench.gpu.checks import Check
+from homebox.bench.gpu.measures import Row
+from homebox.kernels import flash
 from homebox.kernels.chunks import Chunks, Segments
 from homebox.kernels.device import Device, ImmediateDevice, Work
 from homebox.kernels.flash import FlashAttention
+from homebox.kernels.triton import trial
 from homebox.kernels.triton.trial import BOUND, Shapes, error, medians, milliseconds
 from tests.engine.fake_device import FakeDevice
 from tests.kernels.triton.flash_stand_in import with_kvcache
@@ -91,3 +97,21 @@ def test_both_are_timed_as_captured_steps_in_turns() -> None:
     device.elapsed_ms = lambda begin, end: next(times)  # type: ignore[method-assign]
     took = medians(device, [lambda: x[:1].add_(1), lambda: x[1:].add_(1)])  # type: ignore[list-item, func-returns-value]
     assert device.captures == 2 and took == [1.0, 2.0] and device.replays == 2 * 9 * 4
+
+
+def test_gpu_check_says_whether_it_is_right_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "find", lambda capability: flash.Library("flash-attn 3", "", lambda: RIGHT))
+    monkeypatch.setattr(library, "SHAPES", [("small", 4, 2, 64, 40)])
+    monkeypatch.setattr(trial, "CHECKED", ROWS)
+    monkeypatch.setattr(trial, "medians", lambda device, works: [2.0, 1.0])
+    check, row = library.chunks(torch.device("cpu"))
+    assert isinstance(check, Check) and check.passed
+    assert isinstance(row, Row) and (row.value, row.bound) == (
+        2.0,
+        4.0,
+    )  # a chunk alone, and behind a context
+
+
+def test_gpu_check_says_so_where_none_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _show("chunks", [_line(each) for each in library.chunks(torch.device("cpu"))], "") == 0
+    assert "flash-attn is not installed" in capsys.readouterr().out
