@@ -163,7 +163,7 @@ def _who_does_chunks(
     library = flash.find(capability)
     shapes = trial.Shapes(
         spec.heads, spec.kv_heads, spec.head_dim, tuple((g.window, len(g.layers)) for g in layer_groups(spec)),
-        start.block_size, dtype,
+        start.block_size, dtype, start.max_running,
     )  # fmt: skip
     about = {
         "gpu": gpu.name,

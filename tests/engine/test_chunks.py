@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="the development extra brings Triton on Lin
 
 from homebox.kernels.triton.trial import BOUND, Shapes
 
-SHAPES = Shapes(4, 2, 64, ((None, 2),), 16, torch.bfloat16)
+SHAPES = Shapes(4, 2, 64, ((None, 2),), 16, torch.bfloat16, slots=4)
 ABOUT = {"gpu": "a card", "torch": "2.13"}
 
 

@@ -32,7 +32,7 @@ def chunks(device: torch.device) -> Iterator[Check | Row | Said]:
         return
     theirs = library.load()
     for name, heads, kv_heads, head_dim, window in SHAPES:
-        shapes = trial.Shapes(heads, kv_heads, head_dim, ((window, 1),), BLOCK, torch.bfloat16)
+        shapes = trial.Shapes(heads, kv_heads, head_dim, ((window, 1),), BLOCK, torch.bfloat16, slots=32)
         one = device_for(device)
         off = trial.error(theirs, shapes, one)
         yield Check(f"{library.name}, {name}, beside ours", off, trial.BOUND[shapes.dtype])

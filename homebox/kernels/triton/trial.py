@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 import triton
+from torch.nn.functional import pad
 
 from homebox.kernels.attention import BatchShape, PagedCache
 from homebox.kernels.chunks import Chunks
@@ -34,7 +35,7 @@ _PEAKED = 4.0
 
 
 class Shapes(NamedTuple):
-    """Of a model's attention. `layers`: how many have which window."""
+    """Of a model's attention. `layers`: how many have which window; `slots`: rows of a step, most of them padding."""
 
     heads: int
     kv_heads: int
@@ -42,6 +43,7 @@ class Shapes(NamedTuple):
     layers: tuple[tuple[int | None, int], ...]
     block_size: int
     dtype: torch.dtype
+    slots: int
     softcap: float = 0.0
 
 
@@ -137,6 +139,9 @@ def _both(
         ]
         for each in attention:
             each.plan(BatchShape.of([start for start, _ in rows], [count for _, count in rows], [tables]))
+            placed, many = each.placed()
+            padded = pad(placed.rows, (0, 0, 0, max(shapes.slots - len(rows), 0)))
+            each.use(placed._replace(rows=padded), many)
         return attention[0], attention[1], q
 
     with torch.inference_mode():

@@ -22,7 +22,7 @@ from tests.engine.fake_device import FakeDevice
 from tests.kernels.triton.flash_stand_in import with_kvcache
 
 ROWS = ((0, 1), (21, 70))
-SHAPES = Shapes(4, 2, 64, ((None, 3),), 16, torch.bfloat16)
+SHAPES = Shapes(4, 2, 64, ((None, 3),), 16, torch.bfloat16, slots=4)
 RIGHT = FlashAttention("right", with_kvcache())
 
 
