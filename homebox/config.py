@@ -30,6 +30,7 @@ SYSTEM_CONFIG = Path("/etc/homebox")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 _KERNELS = ("auto", "native", "reference")
+_ATTENTION = ("auto", "own")
 _QUANTIZE = ("auto", "none", "int8", "int4")
 _LOG_FORMATS = ("text", "json")
 _LISTS = ("allowed_hosts", "allowed_origins")
@@ -75,6 +76,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_chunk_tokens: int = 512
     threads: int = 0
     kernels: str = "auto"  # native: refuse to start without the compiled ones; reference: never use them
+    attention: str = (
+        "auto"  # own: chunks of prompts, on a GPU, by our kernels also where a library is installed
+    )
     quantize: str = "auto"  # weights as the file has them; none: as fp32; int8, int4: float ones in groups of so many bits
     queue_per_person: int = 32
     queue_total: int = 256
@@ -244,6 +248,8 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
         refuse("max_context", f"at least {MIN_CONTEXT}, or 0 for the model's own")
     if settings.kernels not in _KERNELS:
         refuse("kernels", "auto, native or reference")
+    if settings.attention not in _ATTENTION:
+        refuse("attention", "auto or own")
     if settings.quantize not in _QUANTIZE:
         refuse("quantize", "auto, none, int8 or int4")
     if settings.log_format not in _LOG_FORMATS:

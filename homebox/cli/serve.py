@@ -27,6 +27,10 @@ def serve(
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, or cuda:1 of several.")
     ] = None,
+    attention: Annotated[
+        Literal["auto", "own"] | None,
+        typer.Option("--attention", metavar="auto|own", help="On a GPU: a library's, if faster, or our own."),
+    ] = None,
     kv_memory: Annotated[
         str | None, typer.Option("--kv-memory", metavar="SIZE", help='Memory for conversations: "2GiB".')
     ] = None,
@@ -67,6 +71,7 @@ def serve(
         "listen": listen,
         "model": model,
         "device": device,
+        "attention": attention,
         "kv_memory": kv_memory,
         "kv_host_memory": kv_host_memory,
         "max_running": max_running,

@@ -110,6 +110,7 @@ def build(
         max_chunk_tokens=settings.max_chunk_tokens,
         threads=settings.threads,
         kernels=settings.kernels,
+        attention=settings.attention,
         quantize=settings.quantize,
     )
     observers = [monitor.frame, metrics.frame]

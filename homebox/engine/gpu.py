@@ -6,12 +6,14 @@ Triton is imported here and nowhere before: a box without a GPU has none, and ne
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from homebox.engine import chunks
 from homebox.engine.compute import Choice, Compute, Parts, layer_groups, owners, plan_for
 from homebox.engine.core import MeasuredRunner
 from homebox.errors import DeviceMissing, UsageError
@@ -19,10 +21,13 @@ from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model
 from homebox.fit.plan import kinds, weight_bytes
 from homebox.fit.room import Memory
+from homebox.kernels import flash
 from homebox.kernels.attention import KvKind, PagedCache
-from homebox.kernels.device import device_for
+from homebox.kernels.cpu import cache as caches
+from homebox.kernels.device import Device, device_for
 from homebox.kernels.host import HostBlocks
 from homebox.model.loader import Report
+from homebox.model.spec import DecoderSpec
 from homebox.wire.frames import Start
 
 # A chunk of a prompt where nobody reads: a GPU is fast enough that whoever comes next need not wait longer than this.
@@ -44,6 +49,12 @@ class Gpu:
             return Memory(free_bytes())
         free, _ = torch.cuda.mem_get_info(self.device)
         return Memory(free, "unified" if self.unified else "gpu")
+
+    def capability(self) -> tuple[int, int] | None:
+        """None: it is not one of NVIDIA's."""
+        if self.device.type == "cpu" or torch.version.hip:
+            return None
+        return torch.cuda.get_device_capability(self.device)
 
 
 def find(asked: str) -> Gpu | str:
@@ -96,13 +107,15 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
     dtype = torch.float32 if gpu.device.type == "cpu" else torch.bfloat16
     spec, weights = load_for_device(Path(start.model_dir), dtype, gpu.device, start.quantize, report)
     groups = layer_groups(spec)
+    who = _who_does_chunks(start, spec, dtype, KvKind.AS_IS, gpu, report)
 
     def with_blocks(blocks: int) -> Parts:
         cache = PagedCache(
             layer_groups=owners(spec, groups), blocks=(blocks,) * len(groups), block_size=start.block_size,
             kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=KvKind.AS_IS,
         )  # fmt: skip
-        attention = TritonAttention(cache, tuple(group.window for group in groups), spec.heads)
+        windows = tuple(group.window for group in groups)
+        attention = TritonAttention(cache, windows, spec.heads, chunks=who.chunks)
         return DeviceDecoder(spec, weights, attention), attention
 
     def runner(parts: Parts, host: HostBlocks | None) -> MeasuredRunner:
@@ -121,7 +134,7 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
     return Compute(
         spec=spec,
         groups=groups,
-        name="triton",
+        name=who.name,
         device=f"{gpu.device} ({gpu.name})",
         weights=kinds(model, plan),
         weight_bytes=weight_bytes(model, plan),
@@ -136,5 +149,33 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
         moves_beside=True,
         tier=not gpu.unified,
         sampling=TritonSampling(),
-        notes=[],
+        notes=who.notes,
     )
+
+
+def _who_does_chunks(
+    start: Start, spec: DecoderSpec, dtype: torch.dtype, kind: KvKind, gpu: Gpu, report: Report
+) -> chunks.Chosen:
+    if start.attention == "own" or kind != KvKind.AS_IS or dtype not in flash.DTYPES:
+        return chunks.OWN
+    from homebox.kernels.triton import trial
+
+    capability = gpu.capability()
+    library = flash.find(capability)
+    shapes = trial.Shapes(
+        spec.heads, spec.kv_heads, spec.head_dim, tuple((g.window, len(g.layers)) for g in layer_groups(spec)),
+        start.block_size, dtype, start.max_running,
+    )  # fmt: skip
+    about = {
+        "gpu": gpu.name,
+        "capability": str(capability),
+        "torch": str(torch.__version__),
+        "ours": trial.own_build(),
+    }
+
+    def device() -> Device:
+        report("timing attention", 0, 0)
+        return device_for(gpu.device)
+
+    cache = caches.folder(os.environ)
+    return chunks.choose(library, shapes, about=about, cache=cache, device=device, trial=trial)

@@ -50,7 +50,7 @@ class DeviceDecoder:
         normed = add_and_norm(x, None, layers[0].attention_norm, eps)
         for index, layer in enumerate(layers):
             queries = attention.enter(index, layer.qkv(normed), cosines, sines, eps)
-            mixed = attention.attend_into(index, queries, torch.empty_like(queries))
+            mixed = attention.attend(index, queries)
             output = layer.output(mixed.view(len(ids), -1))
             normed = add_and_norm(x, output, layer.mlp_norm, eps)
             made = layer.down(silu_and_multiply(layer.gate_up(normed)))

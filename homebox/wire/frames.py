@@ -65,6 +65,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     block_size: int = 16
     threads: int = 0  # 0: all cores that this process may use, as kernels.cpu.placement says
     kernels: str = "auto"  # or "native", or "reference"
+    attention: str = "auto"  # or "own": on a GPU nobody's kernels but ours
     quantize: str = "auto"  # or "none": fp32; or "int8", "int4": float weights in groups of so many bits
     depth: int = 1  # steps launched before the oldest is collected
     kv_host_bytes: int | None = None  # of host memory for KV that the device has no room for; 0: none

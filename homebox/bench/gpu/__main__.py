@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ SECTIONS: dict[str, tuple[int, bool]] = {
     "quantised": (90, True),
     "sampling": (90, True),
     "equality": (90, True),
+    "chunks": (60, False),
     "8B dense": (120, False),
     "8B int4": (90, False),
     "0.6B dense": (60, False),
@@ -133,23 +134,32 @@ def _one(name: str, small: bool) -> int:
     """A section in this process; a JSON line for each finding, as it comes."""
     import torch
 
-    from homebox.bench.gpu import checks, measures
+    from homebox.bench.gpu import checks, library, measures
     from homebox.bench.gpu.equality import equality
 
     device = torch.device("cpu" if small else "cuda")
     sizes = measures.SMALL if small else measures.Sizes()
+    found: Iterator[Any]
     if name in checks.SETS or name == "equality":
-        for check in (checks.SETS | {"equality": equality})[name](device, small):
-            print(json.dumps(check._asdict() | {"passed": check.passed}), flush=True)
-        return 0
-    shape, kind = name.split()
-    if shape == "transformers":
-        rows = measures.transformers("tiny" if small else kind, device, sizes)
+        found = (checks.SETS | {"equality": equality})[name](device, small)
+    elif name == "chunks":
+        found = library.chunks(device)
     else:
-        rows = measures.engine("tiny" if small else shape, kind, device, sizes)
-    for row in rows:
-        print(json.dumps(asdict(row)), flush=True)
+        shape, kind = name.split()
+        if shape == "transformers":
+            found = measures.transformers("tiny" if small else kind, device, sizes)
+        else:
+            found = measures.engine("tiny" if small else shape, kind, device, sizes)
+    for each in found:
+        print(json.dumps(_line(each)), flush=True)
     return 0
+
+
+def _line(found: Any) -> dict[str, Any]:
+    if is_dataclass(found) and not isinstance(found, type):
+        return asdict(found)
+    line: dict[str, Any] = found._asdict()
+    return line | ({"passed": found.passed} if "bound" in line else {})
 
 
 def _show(name: str, lines: list[Any], error: str) -> int:
@@ -157,7 +167,9 @@ def _show(name: str, lines: list[Any], error: str) -> int:
     failed = int(bool(error))
     print(f"\n{name}")
     for line in lines:
-        if "bound" in line and "error" in line:
+        if "said" in line:
+            print(f"  {line['said']}")
+        elif "bound" in line and "error" in line:
             failed += not line["passed"]
             mark = "ok  " if line["passed"] else "FAIL"
             print(f"  {mark} {line['name']}: off by {line['error']:.2g} (at most {line['bound']:.2g})")

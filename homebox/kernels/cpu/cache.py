@@ -49,7 +49,7 @@ class Cache:
             found = self.folder.lstat()
         except OSError as error:
             raise _unwritable(self.folder, error) from None
-        if not stat.S_ISDIR(found.st_mode) or not _ours(found):
+        if not stat.S_ISDIR(found.st_mode) or not ours(found):
             raise KernelsMissing(
                 f"{self.folder} is not a directory that only this account can write (uid {found.st_uid}, mode "
                 f"{stat.S_IMODE(found.st_mode):04o}), so nothing is loaded from it",
@@ -117,7 +117,8 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _ours(found: os.stat_result) -> bool:
+def ours(found: os.stat_result) -> bool:
+    """Nobody else can have written it."""
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & _OTHERS_WRITE
 
 
@@ -126,7 +127,7 @@ def _trusted(path: Path) -> bool:
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
             found = os.fstat(file.fileno())
-            if not (stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and _ours(found)):
+            if not (stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and ours(found)):
                 return False
             content = file.read()
     except OSError:

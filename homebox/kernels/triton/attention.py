@@ -2,6 +2,8 @@
 
 What a step needs are a few tensors of numbers on the device (`Placed`). The device runner keeps them in place from
 step to step, so that a captured step can be run again; `plan` makes them anew each time, for whoever has no runner.
+
+Rows of many queries may be somebody else's to compute (`chunks`, see kernels/chunks.py).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 
 from homebox.kernels.attention import BatchShape, PagedCache, Placed, StepWork
+from homebox.kernels.chunks import Chunks, Segments, segments
 from homebox.kernels.triton import enter, paged
 from homebox.kernels.triton.tuning import Attend, padded, tuning
 from homebox.kernels.triton.work import ITEM, Numbers, cut
@@ -26,9 +29,11 @@ class TritonAttention:
         scale: float | None = None,
         softcap: float = 0.0,
         sizes: Attend | None = None,
+        chunks: Chunks | None = None,
     ) -> None:
         """`windows[group]`: how many tokens back a query sees, itself included; None is all. `scale` defaults to
-        head_dim ** -0.5. `softcap`: scores are `softcap * tanh(score / softcap)`, 0 is off."""
+        head_dim ** -0.5. `softcap`: scores are `softcap * tanh(score / softcap)`, 0 is off. `chunks`: who computes rows of many
+        queries; None is our own kernel, and has to be where keys and values are stored in 8 bits."""
         self.cache = cache
         self.windows = windows
         self.heads = heads
@@ -40,6 +45,8 @@ class TritonAttention:
         self.shared = heads // self.kv_heads
         self._placed: Placed | None = None
         self._has_many = False
+        self._chunks = chunks
+        self._segments: tuple[Segments, ...] = ()
         self._parts = torch.empty(0, device=self.device)
         self._part_sums = torch.empty(0, device=self.device)
 
@@ -76,6 +83,10 @@ class TritonAttention:
     def use(self, placed: Placed, has_many: bool) -> None:
         """Take the step's numbers from here. `has_many`: whether an item of many queries can be among them."""
         self._placed, self._has_many = placed, has_many
+        self._segments = ()
+        if has_many and self._chunks is not None:
+            few, size = self._few // self.shared, self.cache.block_size
+            self._segments = segments(placed.rows, placed.tables, self.windows, few=few, block_size=size)
 
     def plan(self, shape: BatchShape) -> None:
         starts, counts, slots = (part.numpy() for part in (shape.starts, shape.counts, shape.slots))
@@ -128,13 +139,21 @@ class TritonAttention:
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
         q = q.contiguous()
-        return self.attend_into(layer, q, torch.empty_like(q))
+        if self._chunks is None or not self._segments:
+            return self.attend_into(layer, q, torch.empty_like(q))
+        cache, group = self.cache, self.cache.layer_groups[layer]
+        k, v = (x[layer].view(-1, cache.block_size, self.kv_heads, self.head_dim) for x in (cache.k, cache.v))
+        out = self._chunks(q, k, v, self._segments[group], self.windows[group], self.scale, self.softcap)
+        return self._few_into(layer, q, out)
 
     def attend_into(self, layer: int, q: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """`attend` into `out`, every element of a token that a row holds; both contiguous."""
-        self._launch(layer, q, out, 0, self._few, self.sizes.few_warps)
+        """By our own kernels into `out`, every element of a token that a row holds; both contiguous."""
         if self._has_many:
             self._launch(layer, q, out, 1, self._many, self.sizes.many_warps)
+        return self._few_into(layer, q, out)
+
+    def _few_into(self, layer: int, q: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        self._launch(layer, q, out, 0, self._few, self.sizes.few_warps)
         placed = self._placed
         assert placed is not None
         span = placed.spans[self.cache.layer_groups[layer]][2]

@@ -11,6 +11,7 @@ import torch
 
 from homebox.engine.device_runner import DeviceRunner
 from homebox.kernels.attention import KvKind, PagedCache
+from homebox.kernels.chunks import Chunks
 from homebox.kernels.triton.attention import TritonAttention
 from homebox.kernels.triton.tuning import Attend
 from homebox.model.device import DeviceDecoder
@@ -25,7 +26,9 @@ PROMPTS = {"short": 2, "chunked": 15}
 LONG_PROMPTS = {"short": 3, "long": 70, "longer": 150, "at a block's end": 16, "one": 1}
 
 
-def on_triton(house: RunningEngine, depth: int, kind: KvKind = KvKind.AS_IS) -> FakeDevice:
+def on_triton(
+    house: RunningEngine, depth: int, kind: KvKind = KvKind.AS_IS, chunks: Chunks | None = None
+) -> FakeDevice:
     """The same engine, model and blocks, computed by Triton's kernels."""
     runner: Any = house.engine._runner
     decoder, old = runner._decoder, runner._attention
@@ -34,7 +37,7 @@ def on_triton(house: RunningEngine, depth: int, kind: KvKind = KvKind.AS_IS) -> 
         layer_groups=old.cache.layer_groups, blocks=(house.ready.total_blocks,), block_size=old.cache.block_size,
         kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=torch.float32, device=torch.device("cpu"), kind=kind,
     )  # fmt: skip
-    attention = TritonAttention(cache, old.windows, spec.heads, sizes=SIZES)
+    attention = TritonAttention(cache, old.windows, spec.heads, sizes=SIZES, chunks=chunks)
     device = FakeDevice()
     house.engine._runner = DeviceRunner(
         device,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from homebox.engine import gpu
+from homebox.engine.compute import choose
 from homebox.errors import DeviceMissing, UsageError
-from homebox.wire.frames import Sampling, Submit
+from homebox.kernels import flash
+from homebox.kernels.triton import trial
+from homebox.wire.frames import Sampling, Start, Submit
 from tests.engine.conftest import RunningEngine
+from tests.kernels.triton.flash_stand_in import calls, with_kvcache
 
 Make = Callable[..., RunningEngine]
 PRETENDED = gpu.Gpu(torch.device("cpu"), "pretended", unified=True)
@@ -52,3 +57,35 @@ def test_without_a_gpu_a_wish_for_one_says_what_is_missing() -> None:
     for wrong in ("tpu", "cuda:first", "cuda:"):
         with pytest.raises((UsageError, DeviceMissing)):
             gpu.find(wrong)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # what padding holds is anything
+@pytest.mark.parametrize(
+    ("asked", "name", "done"), [("auto", "triton, chunks by flash-attn 3", 2), ("own", "triton", 0)]
+)
+def test_a_library_that_was_found_to_be_faster_computes_prompts_and_own_means_ours(
+    a_gpu: None,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    name: str,
+    done: int,
+) -> None:
+    attend = with_kvcache((torch.float32,))  # what a pretended GPU computes in
+    library = flash.Library("flash-attn 3", "a build", lambda: flash.FlashAttention("flash-attn 3", attend))
+    monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(flash, "DTYPES", {torch.float32})
+    monkeypatch.setattr(flash, "find", lambda capability: library)
+    monkeypatch.setitem(trial.BOUND, torch.float32, 1e-5)
+    monkeypatch.setattr(trial, "CHECKED", ((0, 1), (5, 20)))
+    monkeypatch.setattr(trial, "milliseconds", lambda *_: (1.0, 0.5))
+    start = Start(
+        str(tiny_model), device="cuda", quantize="none", max_running=2, max_chunk_tokens=12, attention=asked
+    )
+    compute = choose(start, lambda *_: None).load()
+    assert compute.name == name and compute.notes == []
+    runner = compute.runner(compute.with_blocks(4), None)
+    calls.clear()
+    runner.measure(12)
+    assert calls["done"] == done
