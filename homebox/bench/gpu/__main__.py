@@ -134,14 +134,17 @@ def _one(name: str, small: bool) -> int:
     """A section in this process; a JSON line for each finding, as it comes."""
     import torch
 
-    from homebox.bench.gpu import checks, library, measures
+    from homebox.bench.gpu import library, measures, shapes
     from homebox.bench.gpu.equality import equality
+    from homebox.kernels.triton import checks
 
     device = torch.device("cpu" if small else "cuda")
     sizes = measures.SMALL if small else measures.Sizes()
     found: Iterator[Any]
-    if name in checks.SETS or name == "equality":
-        found = (checks.SETS | {"equality": equality})[name](device, small)
+    if name in checks.SETS:
+        found = checks.SETS[name](device, shapes.SMALL_SCOPE if small else shapes.SCOPE)
+    elif name == "equality":
+        found = equality(device, small)
     elif name == "chunks":
         found = library.chunks(device)
     else:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from homebox.bench.gpu.checks import Check
 from homebox.bench.gpu.house import House
+from homebox.kernels.triton.checks import Check
 from homebox.kernels.triton.sampling import TritonChooser
 from homebox.model.loader import load_for_device
 

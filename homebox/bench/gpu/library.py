@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-from homebox.bench.gpu.checks import BLOCK, Check
 from homebox.bench.gpu.measures import Row
 from homebox.kernels import flash
 from homebox.kernels.device import device_for
 from homebox.kernels.triton import trial
+from homebox.kernels.triton.checks import BLOCK, Check
 
 # Name, heads, key heads, size of a head, window.
 SHAPES: list[tuple[str, int, int, int, int | None]] = [

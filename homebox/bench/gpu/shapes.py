@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from homebox.kernels.attention import KvKind
 from homebox.kernels.grouped import GROUP, Bits, Grouped
 from homebox.kernels.linear import Linear, PlainLinear
+from homebox.kernels.triton.checks import ROWS, Heads, Scope
 from homebox.kernels.triton.linear import GroupedLinear
 from homebox.model.decoder import LayerWeights, Weights
 from homebox.model.spec import DecoderSpec, Rope
@@ -19,6 +21,34 @@ SHAPES: dict[str, DecoderSpec] = {
     "0.6B": DecoderSpec("llama", 28, 1024, 16, 8, 128, 3072, 151_936, 40_960, 1e-6, tied_head=True),
     "tiny": DecoderSpec("llama", 1, 64, 2, 1, 32, 64, 256, 512, 1e-5, tied_head=True),
 }
+
+
+# What is checked of the kernels: around what these models have, and what others may.
+SCOPE = Scope(
+    dtype=torch.bfloat16,
+    attention=(
+        Heads(32, 8, 128),
+        Heads(32, 8, 128, kind=KvKind.INT8),
+        Heads(32, 8, 128, kind=KvKind.FP8),
+        Heads(16, 8, 128),
+        Heads(9, 3, 64),
+        Heads(8, 8, 80, window=700),
+        Heads(8, 4, 96),
+        Heads(8, 1, 256, window=512, softcap=50.0),
+    ),
+    rows=ROWS,
+    size=4096,
+    tokens=65,
+    weights=((4096, 4096), (28672, 4096), (4096, 14336)),
+    kinds=("int4", "int8", "fp8"),
+    products=(1, 4, 16, 33, 200),
+    vocab=128_256,
+    draws=36,
+)
+SMALL_SCOPE = Scope(
+    torch.float32, (Heads(4, 2, 64),), ((0, 1), (16, 1), (40, 2), (0, 20)), 96, 3, ((96, 64),),
+    ("int4", "int8", "fp8"), (1, 3), 700, 2,
+)  # fmt: skip
 
 
 def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.device) -> Weights:

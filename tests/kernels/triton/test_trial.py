@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from homebox.bench.gpu.checks import Check
 
 from homebox.bench.gpu import library
 from homebox.bench.gpu.__main__ import _line, _show
-from homebox.bench.gpu.checks import Check
 from homebox.bench.gpu.measures import Row
 from homebox.kernels import flash
 from homebox.kernels.chunks import Chunks, Segments

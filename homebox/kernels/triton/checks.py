@@ -1,31 +1,31 @@
 """Do the kernels compute what they should, on the device that is here?
 
 Each check gives the largest error against fp32 and the bound that it is held to. What runs in the interpreter in the tests
-runs here as it was compiled.
+runs here as it was compiled. A `Scope` says in which shapes: those of the models that we know, or of the one that is to run.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch.nn.functional import rms_norm, silu
 
 from homebox.kernels.attention import BatchShape, KvKind, PagedCache, decode
+from homebox.kernels.fp8 import quantise as quantise_fp8
 from homebox.kernels.grouped import quantise
 from homebox.kernels.sampling import REFERENCE, Draw
 from homebox.kernels.triton.attention import TritonAttention
 from homebox.kernels.triton.fused import add_and_norm, silu_and_multiply
-from homebox.kernels.triton.linear import GroupedLinear
+from homebox.kernels.triton.linear import Fp8Linear, GroupedLinear
 from homebox.kernels.triton.sampling import TritonSampling
-from homebox.model.decoder import rotate
 
 BLOCK = 16
 # Tokens that are cached, tokens that are new: around the borders of blocks, turns and splits.
-ROWS = [(0, 1), (15, 1), (16, 1), (511, 1), (512, 1), (1600, 2), (3000, 1), (0, 300), (700, 5), (1000, 200)]
-FEW_ROWS = [(0, 1), (16, 1), (40, 2), (0, 20)]
+ROWS = ((0, 1), (15, 1), (16, 1), (511, 1), (512, 1), (1600, 2), (3000, 1), (0, 300), (700, 5), (1000, 200))
 BOUND = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -39,32 +39,46 @@ class Check(NamedTuple):
         return self.error <= self.bound
 
 
-def attention(device: torch.device, small: bool) -> Iterator[Check]:
-    shapes: list[tuple[int, int, int, int | None, float, KvKind]] = [(4, 2, 64, None, 0.0, KvKind.AS_IS)]
-    if not small:
-        shapes = [
-            (32, 8, 128, None, 0.0, KvKind.AS_IS),
-            (32, 8, 128, None, 0.0, KvKind.INT8),
-            (32, 8, 128, None, 0.0, KvKind.FP8),
-            (16, 8, 128, None, 0.0, KvKind.AS_IS),
-            (9, 3, 64, None, 0.0, KvKind.AS_IS),
-            (8, 8, 80, 700, 0.0, KvKind.AS_IS),
-            (8, 4, 96, None, 0.0, KvKind.AS_IS),
-            (8, 1, 256, 512, 50.0, KvKind.AS_IS),
-        ]
-    dtype = torch.float32 if small else torch.bfloat16
-    for heads, kv_heads, dim, window, softcap, kind in shapes:
-        name = f"attention {heads}/{kv_heads} x {dim}" + (f", window {window}" if window else "")
-        name += (", softcap" if softcap else "") + (f", {kind.name.lower()}" if kind else "")
-        error = _attention_error(heads, kv_heads, dim, window, softcap, kind, dtype, device, small)
-        yield Check(name, error, BOUND[dtype])
+class Heads(NamedTuple):
+    heads: int
+    kv_heads: int
+    dim: int
+    window: int | None = None
+    softcap: float = 0.0
+    kind: KvKind = KvKind.AS_IS
+
+
+class Scope(NamedTuple):
+    """`rows` of attention; `tokens` of what is done to each by itself, of `size`; `weights`, `[outputs, inputs]`, in `kinds`
+    ("int4", "int8", "fp8"), with so many rows of `products`; how many tokens of `vocab` are drawn, each with other wishes, 36 at most."""
+
+    dtype: torch.dtype
+    attention: tuple[Heads, ...]
+    rows: tuple[tuple[int, int], ...]
+    size: int
+    tokens: int
+    weights: tuple[tuple[int, int], ...]
+    kinds: tuple[str, ...]
+    products: tuple[int, ...]
+    vocab: int
+    draws: int
+
+
+def attention(device: torch.device, scope: Scope) -> Iterator[Check]:
+    for heads in scope.attention:
+        name = f"attention {heads.heads}/{heads.kv_heads} x {heads.dim}"
+        name += f", window {heads.window}" if heads.window else ""
+        name += (", softcap" if heads.softcap else "") + (
+            f", {heads.kind.name.lower()}" if heads.kind else ""
+        )
+        yield Check(name, _attention_error(*heads, scope, device), BOUND[scope.dtype])
 
 
 def _attention_error(
-    heads: int, kv_heads: int, dim: int, window: int | None, softcap: float, kind: KvKind, dtype: torch.dtype,
-    device: torch.device, small: bool,
+    heads: int, kv_heads: int, dim: int, window: int | None, softcap: float, kind: KvKind, scope: Scope,
+    device: torch.device,
 ) -> float:  # fmt: skip
-    rows = FEW_ROWS if small else ROWS
+    rows, dtype = scope.rows, scope.dtype
     rng = random.Random(dim)
     generator = torch.Generator(device).manual_seed(dim)
     needed = [-(-(start + count) // BLOCK) for start, count in rows]
@@ -114,10 +128,9 @@ def _exact(
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
 
 
-def entering(device: torch.device, small: bool) -> Iterator[Check]:
-    heads, kv_heads, dim = (4, 2, 64) if small else (32, 8, 128)
-    dtype = torch.float32 if small else torch.bfloat16
-    tokens = 3 if small else 65
+def entering(device: torch.device, scope: Scope) -> Iterator[Check]:
+    heads, kv_heads, dim = scope.attention[0][:3]
+    dtype, tokens = scope.dtype, scope.tokens
     generator = torch.Generator(device).manual_seed(1)
     cache = PagedCache(
         layer_groups=(0,), blocks=(8,), block_size=BLOCK, kv_heads=kv_heads, head_dim=dim, dtype=dtype, device=device
@@ -128,16 +141,18 @@ def entering(device: torch.device, small: bool) -> Iterator[Check]:
     angles = torch.randn(tokens, dim // 2, generator=generator, device=device) * 10
     q = attention.enter(0, qkv, angles.cos(), angles.sin(), 1e-5)
     parts = qkv.float().view(tokens, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
-    both = torch.cat((angles, angles), dim=-1)[:, None]
-    turned = [rotate(part, both.cos(), both.sin()) for part in parts[:2]]
+    c, s = angles.cos()[:, None], angles.sin()[:, None]
+    turned = []
+    for part in parts[:2]:
+        first, second = part.chunk(2, dim=-1)
+        turned.append(torch.cat((first * c - second * s, second * c + first * s), dim=-1))
     yield Check("rotated queries", _error(q, turned[0]), BOUND[dtype])
     yield Check("keys in the cache", _error(cache.k[0][:tokens], turned[1]), BOUND[dtype])
     yield Check("values in the cache", _error(cache.v[0][:tokens], parts[2]), 0.0)
 
 
-def small_operations(device: torch.device, small: bool) -> Iterator[Check]:
-    size, tokens = (96, 3) if small else (4096, 65)
-    dtype = torch.float32 if small else torch.bfloat16
+def small_operations(device: torch.device, scope: Scope) -> Iterator[Check]:
+    size, tokens, dtype = scope.size, scope.tokens, scope.dtype
     generator = torch.Generator(device).manual_seed(2)
     x, added = (torch.randn(tokens, size, generator=generator, device=device).to(dtype) for _ in "xa")
     weight = torch.rand(size, generator=generator, device=device).to(dtype) + 0.5
@@ -150,45 +165,39 @@ def small_operations(device: torch.device, small: bool) -> Iterator[Check]:
     yield Check("gate", _error(silu_and_multiply(gate_up), silu(gate) * up), BOUND[dtype])
 
 
-def quantised(device: torch.device, small: bool) -> Iterator[Check]:
-    shapes = [(96, 64)] if small else [(4096, 4096), (28672, 4096), (4096, 14336)]
-    dtype = torch.float32 if small else torch.bfloat16
+def quantised(device: torch.device, scope: Scope) -> Iterator[Check]:
+    dtype = scope.dtype
     generator = torch.Generator().manual_seed(3)
-    for outputs, inputs in shapes:
+    for outputs, inputs in scope.weights:
         weight = torch.randn(outputs, inputs, generator=generator) * 0.02
-        for bits in (4, 8):
-            linear = GroupedLinear(quantise(weight, bits), None, device)
-            exact = linear.unpacked(dtype).float()
-            for rows in (1, 3) if small else (1, 4, 16, 33, 200):
+        for kind in scope.kinds:
+            linear: GroupedLinear | Fp8Linear
+            if kind == "fp8":
+                kept = quantise_fp8(weight)
+                linear, exact = Fp8Linear(kept, None, device), kept.dequantised().to(device)
+            else:
+                linear = GroupedLinear(quantise(weight, 4 if kind == "int4" else 8), None, device)
+                exact = linear.unpacked(dtype).float()
+            for rows in scope.products:
                 x = torch.randn(rows, inputs, generator=generator).to(device=device, dtype=dtype)
+                met = x.float()
+                if isinstance(linear, Fp8Linear) and linear.native:
+                    met = quantise_fp8(x).dequantised()  # rows are rounded as well
                 yield Check(
-                    f"int{bits} {outputs}x{inputs}, {rows} rows",
-                    _error(linear(x), x.float() @ exact.T),
-                    BOUND[dtype],
+                    f"{kind} {outputs}x{inputs}, {rows} rows", _error(linear(x), met @ exact.T), BOUND[dtype]
                 )
 
 
-def sampling(device: torch.device, small: bool) -> Iterator[Check]:
-    vocab, rows = (700, 2) if small else (128_256, 16)
+def sampling(device: torch.device, scope: Scope) -> Iterator[Check]:
+    vocab, rows = scope.vocab, min(scope.draws, 16)
     generator = torch.Generator().manual_seed(4)
     logits = (
         torch.randn(rows, vocab, generator=generator) * torch.tensor([1.0, 6.0]).repeat(rows // 2)[:, None]
     )
     rng = random.Random(5)
-    draws = [
-        Draw(i % rows, rng.getrandbits(64), i, temperature, top_k, top_p, min_p)
-        for i, (temperature, top_k, top_p, min_p) in enumerate(
-            [(1.0, 0, 1.0, 0.0), (0.7, 40, 0.9, 0.0)]
-            if small
-            else [
-                (temperature, top_k, top_p, min_p)
-                for temperature in (0.3, 1.0, 2.0)
-                for top_k in (0, 40)
-                for top_p in (0.5, 0.95, 1.0)
-                for min_p in (0.0, 0.05)
-            ]
-        )
-    ]
+    wishes = list(product((0.3, 1.0, 2.0), (0, 40), (0.5, 0.95, 1.0), (0.0, 0.05)))
+    wishes = wishes[:: len(wishes) // scope.draws][: scope.draws]
+    draws = [Draw(i % rows, rng.getrandbits(64), i, *wish) for i, wish in enumerate(wishes)]
     ours, right = TritonSampling().draw(logits.to(device), draws), REFERENCE.draw(logits, draws)
     yield Check(
         f"{len(draws)} tokens drawn", float(sum(a != b for a, b in zip(ours, right, strict=True))), 0.0
@@ -201,7 +210,7 @@ def sampling(device: torch.device, small: bool) -> Iterator[Check]:
     )
 
 
-SETS = {
+SETS: dict[str, Callable[[torch.device, Scope], Iterator[Check]]] = {
     "attention": attention,
     "entering": entering,
     "operations": small_operations,
