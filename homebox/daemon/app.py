@@ -111,6 +111,7 @@ def build(
         threads=settings.threads,
         kernels=settings.kernels,
         quantize=settings.quantize,
+        kv_type=settings.kv_type,
     )
     observers = [monitor.frame, metrics.frame]
     if settings.step_log:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from homebox.engine.core import MeasuredRunner
 from homebox.errors import DeviceMissing, UsageError
 from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model
-from homebox.fit.plan import kinds, weight_bytes
+from homebox.fit.plan import Kv, kinds, kv_kind, weight_bytes
 from homebox.fit.room import Memory
 from homebox.kernels.attention import KvKind, PagedCache
 from homebox.kernels.device import device_for
@@ -29,6 +30,8 @@ from homebox.wire.frames import Start
 PREFILL_MS = 100.0
 # "auto" takes a GPU when these kernels have been seen to work on one.
 UNSEEN = 'our kernels for GPUs have not been seen on a real one yet (scripts/gpu_check), so it is to be asked for: device = "cuda"'
+# bf16 is what is computed in.
+_KV_KINDS: Mapping[Kv, KvKind] = {"bf16": KvKind.AS_IS, "int8": KvKind.INT8, "fp8": KvKind.FP8}
 DEPTH = 2  # one step is computed while the next one is planned
 
 
@@ -37,6 +40,8 @@ class Gpu:
     device: torch.device
     name: str
     unified: bool = False  # its memory is the machine's own
+    # Of what is computed; fp32 where a processor pretends, and texts are compared.
+    dtype: torch.dtype = torch.bfloat16
 
     def memory(self) -> Memory:
         """What is free now."""
@@ -93,14 +98,15 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
     from homebox.model.device import DeviceDecoder
     from homebox.model.loader import load_for_device
 
-    dtype = torch.float32 if gpu.device.type == "cpu" else torch.bfloat16
+    plan = plan_for(start, threads=1, kernels="gpu")
+    kv, dtype = kv_kind(model, plan), gpu.dtype
     spec, weights = load_for_device(Path(start.model_dir), dtype, gpu.device, start.quantize, report)
     groups = layer_groups(spec)
 
     def with_blocks(blocks: int) -> Parts:
         cache = PagedCache(
             layer_groups=owners(spec, groups), blocks=(blocks,) * len(groups), block_size=start.block_size,
-            kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=KvKind.AS_IS,
+            kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=_KV_KINDS[kv],
         )  # fmt: skip
         attention = TritonAttention(cache, tuple(group.window for group in groups), spec.heads)
         return DeviceDecoder(spec, weights, attention), attention
@@ -117,16 +123,16 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
             depth=max(start.depth, DEPTH), host=host,
         )  # fmt: skip
 
-    plan = plan_for(start, threads=1, kernels="gpu")
     return Compute(
         spec=spec,
         groups=groups,
         name="triton",
         device=f"{gpu.device} ({gpu.name})",
         weights=kinds(model, plan),
+        kv=kv,
         weight_bytes=weight_bytes(model, plan),
         block_bytes=PagedCache.block_bytes(
-            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype
+            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype, _KV_KINDS[kv]
         ),
         with_blocks=with_blocks,
         runner=runner,

@@ -15,8 +15,8 @@ from homebox.fit.model import EMBEDDING, HEAD, Matrix, Model
 from homebox.model.spec import DecoderSpec
 
 Kernels = Literal["native", "reference", "gpu"]
-Quantize = Literal["auto", "none", "int8", "int4"]
-Kept = Literal["fp32", "bf16", "int8", "int4"]
+Quantize = Literal["auto", "none", "int8", "int4", "fp8"]
+Kept = Literal["fp32", "bf16", "int8", "int4", "fp8"]
 Kv = Literal["fp32", "bf16", "int8", "fp8"]
 
 TILE = 16  # outputs of a tile of the native kernels, which pad to whole ones
@@ -33,7 +33,7 @@ _KV_SCALE_BYTES = 4  # of 8-bit keys or values: an fp32 scale for each token and
 
 @dataclass(frozen=True)
 class Plan:
-    """`kv` None: as the kernels like it best. `threads` matter on a processor only. A block of keys and values holds
+    """`kv` None: as the kernels like it best; on a processor it has to be. `threads` matter on a processor only. A block of keys and values holds
     `block_tokens`."""
 
     kernels: Kernels
@@ -47,6 +47,27 @@ class Plan:
     @property
     def on_gpu(self) -> bool:
         return self.kernels == "gpu"
+
+
+class Refused(NamedTuple):
+    """`why` a plan cannot be, and what could be set `instead`."""
+
+    why: str
+    instead: str
+
+
+def refused(plan: Plan) -> Refused | None:
+    """What a plan asks of a processor that only the kernels for a GPU have."""
+    if plan.on_gpu:
+        return None
+    if plan.quantize == "fp8":
+        return Refused(
+            'quantize = "fp8": no kernel for a processor multiplies such weights', 'quantize = "int8"'
+        )
+    if plan.kv is not None:
+        why = "on a processor keys and values are kept in bf16, beside fp32 weights in fp32"
+        return Refused(f'kv_type = "{plan.kv}": {why}', 'kv_type = "auto"')
+    return None
 
 
 def fits_native(spec: DecoderSpec) -> bool:

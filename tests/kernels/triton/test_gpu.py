@@ -13,7 +13,7 @@ from homebox.wire.frames import Sampling, Submit
 from tests.engine.conftest import RunningEngine
 
 Make = Callable[..., RunningEngine]
-PRETENDED = gpu.Gpu(torch.device("cpu"), "pretended", unified=True)
+PRETENDED = gpu.Gpu(torch.device("cpu"), "pretended", unified=True, dtype=torch.float32)
 
 
 @pytest.fixture
