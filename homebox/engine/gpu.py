@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,10 +18,11 @@ from homebox.engine.core import MeasuredRunner
 from homebox.errors import DeviceMissing, UsageError
 from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model
-from homebox.fit.plan import Kv, kinds, kv_kind, weight_bytes
+from homebox.fit.plan import Kv, Plan, kinds, kv_kind, lying, weight_bytes
 from homebox.fit.room import Memory
 from homebox.kernels.attention import KvKind, PagedCache
 from homebox.kernels.device import device_for
+from homebox.kernels.fp8 import multiplies
 from homebox.kernels.host import HostBlocks
 from homebox.model.loader import Report
 from homebox.wire.frames import Start
@@ -32,6 +33,10 @@ PREFILL_MS = 100.0
 UNSEEN = 'our kernels for GPUs have not been seen on a real one yet (scripts/gpu_check), so it is to be asked for: device = "cuda"'
 # bf16 is what is computed in.
 _KV_KINDS: Mapping[Kv, KvKind] = {"bf16": KvKind.AS_IS, "int8": KvKind.INT8, "fp8": KvKind.FP8}
+WIDENED = (
+    "this GPU is not known to multiply fp8: such weights take half the memory of bf16, but are widened again in each step, "
+    'which takes longer than with bf16; quantize = "int8" takes as little memory and is faster'
+)
 DEPTH = 2  # one step is computed while the next one is planned
 
 
@@ -87,18 +92,16 @@ def _why_not(number: int) -> str:
 
 def choice(start: Start, model: Model, gpu: Gpu, report: Report) -> Choice:
     """This model on this GPU."""
-    return Choice(
-        model, plan_for(start, threads=1, kernels="gpu"), lambda: _load(start, model, gpu, report), gpu.memory
-    )
+    plan = replace(plan_for(start, threads=1, kernels="gpu"), fp8_products=multiplies(gpu.device))
+    return Choice(model, plan, lambda: _load(start, model, plan, gpu, report), gpu.memory)
 
 
-def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
+def _load(start: Start, model: Model, plan: Plan, gpu: Gpu, report: Report) -> Compute:
     from homebox.kernels.triton.attention import TritonAttention
     from homebox.kernels.triton.sampling import TritonChooser, TritonSampling
     from homebox.model.device import DeviceDecoder
     from homebox.model.loader import load_for_device
 
-    plan = plan_for(start, threads=1, kernels="gpu")
     kv, dtype = kv_kind(model, plan), gpu.dtype
     spec, weights = load_for_device(Path(start.model_dir), dtype, gpu.device, start.quantize, report)
     groups = layer_groups(spec)
@@ -141,5 +144,10 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
         cut_layers=1,
         tier=not gpu.unified,
         sampling=TritonSampling(),
-        notes=[],
+        notes=[WIDENED] if _widens(model, plan) else [],
     )
+
+
+def _widens(model: Model, plan: Plan) -> bool:
+    """Whether a weight is kept in fp8 that this GPU cannot multiply."""
+    return not plan.fp8_products and any(each.kind == "fp8" for each in lying(model, plan))

@@ -24,6 +24,7 @@ GROUP = 32  # inputs that share a scale
 MOST_DIMENSIONS = 512  # of a head, of the native kernels
 _LINE = 64  # bytes of a cache line
 
+FP8_SCALE_BYTES = 4  # of a weight in fp8: an fp32 scale for each output
 # Bytes of a group of 32 inputs of one output: 32 codes, an fp16 scale, with 4 bits an fp16 minimum too.
 GROUP_BYTES: Mapping[Kept, int] = {"int8": 32 + 2, "int4": 16 + 2 + 2}
 _ELEMENT_BYTES: Mapping[Kept, int] = {"fp32": 4, "bf16": 2}
@@ -33,7 +34,8 @@ _KV_SCALE_BYTES = 4  # of 8-bit keys or values: an fp32 scale for each token and
 
 @dataclass(frozen=True)
 class Plan:
-    """`kv` None: as the kernels like it best; on a processor it has to be. `threads` matter on a processor only. A block of keys and values holds
+    """`kv` None: as the kernels like it best; on a processor it has to be. `threads` matter on a processor only,
+    `fp8_products` on a GPU: whether it multiplies such numbers, None where that is not known. A block of keys and values holds
     `block_tokens`."""
 
     kernels: Kernels
@@ -43,6 +45,7 @@ class Plan:
     max_chunk_tokens: int = 512
     threads: int = 1
     block_tokens: int = 16
+    fp8_products: bool | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -134,7 +137,7 @@ def _kind(matrix: Matrix, plan: Plan) -> Kept:
     floats: Kept = "bf16" if plan.on_gpu else "fp32"
     if matrix.stored in ("int8", "int4"):
         return floats if plan.quantize == "none" else matrix.stored
-    if plan.quantize in ("int8", "int4"):
+    if plan.quantize in ("int8", "int4", "fp8"):
         return "int8" if matrix.name in (EMBEDDING, HEAD) else plan.quantize
     return "bf16" if matrix.stored == "bf16" and plan.quantize == "auto" else floats
 
@@ -151,6 +154,8 @@ def _matrix_bytes(matrix: Matrix, kind: Kept, plan: Plan) -> int:
 def _plain_bytes(matrix: Matrix, kind: Kept) -> int:
     if kind in _ELEMENT_BYTES:
         return matrix.elements * _ELEMENT_BYTES[kind]
+    if kind == "fp8":
+        return matrix.elements + matrix.outputs * FP8_SCALE_BYTES
     return matrix.elements // GROUP * GROUP_BYTES[kind]
 
 
