@@ -88,12 +88,13 @@ def choose(start: Start, report: Report) -> Choice:
     from homebox.engine import gpu
 
     found_gpu = gpu.find(start.device)
+    on_gpu = isinstance(found_gpu, gpu.Gpu)
+    if not on_gpu and (it := refused(plan_for(start, threads=1, kernels="native"))):
+        raise UsageError(it.why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')
     folder = Path(start.model_dir)
     model = read(folder)
     if isinstance(found_gpu, gpu.Gpu):
         return gpu.choice(start, model, found_gpu, report)
-    if it := refused(plan_for(start, threads=1, kernels="native")):
-        raise UsageError(it.why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')
     notes = [f"{found_gpu}: the processor computes"] if found_gpu else []
     placement = place(topology(), start.threads)
     torch.set_num_threads(placement.threads)
