@@ -31,7 +31,8 @@ _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 _KERNELS = ("auto", "native", "reference")
 _ATTENTION = ("auto", "own")
-_QUANTIZE = ("auto", "none", "int8", "int4")
+_QUANTIZE = ("auto", "none", "int8", "int4", "fp8")
+_KV_TYPES = ("auto", "bf16", "int8", "fp8")
 _LOG_FORMATS = ("text", "json")
 _LISTS = ("allowed_hosts", "allowed_origins")
 _MIN_KV_BYTES = 2**20
@@ -79,7 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attention: str = (
         "auto"  # own: chunks of prompts, on a GPU, by our kernels also where a library is installed
     )
-    quantize: str = "auto"  # weights as the file has them; none: as fp32; int8, int4: float ones in groups of so many bits
+    quantize: str = "auto"  # weights as the file has them; none: as fp32; int8, int4: float ones in groups of so many bits; fp8: on a GPU
+    kv_type: str = "auto"  # of keys and values, on a GPU
     queue_per_person: int = 32
     queue_total: int = 256
     max_answer_tokens: int = 0  # 0: to the end of the context
@@ -251,7 +253,9 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     if settings.attention not in _ATTENTION:
         refuse("attention", "auto or own")
     if settings.quantize not in _QUANTIZE:
-        refuse("quantize", "auto, none, int8 or int4")
+        refuse("quantize", "auto, none, int8, int4 or fp8")
+    if settings.kv_type not in _KV_TYPES:
+        refuse("kv_type", "auto, bf16, int8 or fp8")
     if settings.log_format not in _LOG_FORMATS:
         refuse("log_format", " or ".join(_LOG_FORMATS))
     if any("://" not in origin for origin in settings.allowed_origins):

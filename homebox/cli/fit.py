@@ -6,7 +6,6 @@ bill. The arithmetic is `homebox/fit`'s, the same that the engine decides by; he
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from homebox.config import Settings
     from homebox.fit.demand import Demand
     from homebox.fit.model import Model
-    from homebox.fit.plan import Kv, Plan
+    from homebox.fit.plan import Plan
     from homebox.fit.room import Memory
 
 _PEOPLE = 6  # a household
@@ -61,12 +60,15 @@ def fit(
         ),
     ] = 0,
     quantize: Annotated[
-        Literal["auto", "none", "int8", "int4"] | None,
-        typer.Option("--quantize", help="Weights as the file has them, unrounded, or in so many bits."),
+        Literal["auto", "none", "int8", "int4", "fp8"] | None,
+        typer.Option(
+            "--quantize",
+            help="Weights as the file has them, unrounded, or in so many bits; left out: as the settings say.",
+        ),
     ] = None,
     kv: Annotated[
-        Literal["bf16", "int8", "fp8"] | None,
-        typer.Option("--kv", help="Keys and values; on a processor as its kernels like it best."),
+        Literal["auto", "bf16", "int8", "fp8"] | None,
+        typer.Option("--kv", help="Keys and values, on a GPU; left out: as the settings say."),
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "gpu"],
@@ -101,7 +103,7 @@ def fit(
     if table:
         from homebox.fit.cards import table as of_cards
 
-        _print(*columns.table(of_cards(model), columns.room()))
+        terminal.answer(*columns.table(of_cards(model), columns.room()))
         return 0
     wish = _wish(people, context, model)
     where = _memory(memory, device, unified)
@@ -114,7 +116,7 @@ def fit(
     found = room(ask(plan), where, kv_bytes=config.size_bytes(settings.kv_memory), most_tokens=most)
     if not json:  # what does not fit has a bill, too
         said = [words.lowered(found)] if found.lowered else []
-        _print(
+        terminal.answer(
             model.name, *columns.table(words.bill(found, plan), columns.room()), words.beside(found), *said
         )
     check(found, model, plan, ask)
@@ -123,9 +125,9 @@ def fit(
         check_wish(found, model, plan, ask, *wish)
         verdict = words.granted(found, *wish)
     if json:
-        _print_json({"model": model.name, "verdict": verdict, **words.numbers(found)})
+        terminal.answer_json({"model": model.name, "verdict": verdict, **words.numbers(found)})
     else:
-        _print(verdict)
+        terminal.answer(verdict)
     return 0
 
 
@@ -189,46 +191,28 @@ def _memory(said: str, device: str, unified: bool) -> Memory:
 
 
 def _plan(
-    model: Model, settings: Settings, where: Memory, quantize: str | None, kv: Kv | None, people: int
+    model: Model, settings: Settings, where: Memory, quantize: str | None, kv: str | None, people: int
 ) -> Plan:
-    """As the engine would have it. Raises UsageError for keys and values that a processor's kernels do not have."""
+    """As the engine would have it. Raises UsageError for what a processor's kernels do not have."""
     from typing import cast
 
     from homebox.errors import UsageError
     from homebox.fit.machine import threads
-    from homebox.fit.plan import Kernels, Plan, Quantize, fits_native
+    from homebox.fit.plan import Kernels, Kv, Plan, Quantize, fits_native, refused
 
     kernels: Kernels = "gpu"
     if where.kind == "host":
         native = settings.kernels != "reference" and fits_native(model.spec)
         kernels = "native" if native else "reference"
-        if kv is not None:
-            raise UsageError(
-                f"--kv {kv}: on a processor keys and values are kept in bf16, beside fp32 weights in fp32",
-                hint='Leave --kv out, or ask about a GPU: --memory "24GiB".',
-            )
-    return Plan(
+    kv = kv or settings.kv_type
+    plan = Plan(
         kernels=kernels,
         quantize=cast(Quantize, quantize or settings.quantize),
-        kv=kv,
+        kv=cast(Kv, kv) if kv != "auto" else None,
         max_running=max(settings.max_running, people),
         max_chunk_tokens=settings.max_chunk_tokens,
         threads=settings.threads or threads(),
     )
-
-
-def _print(*lines: str) -> None:
-    from homebox.client.sanitise import clean
-
-    terminal.prepare_stdout()
-    for line in lines:
-        sys.stdout.write(clean(line) + "\n")
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    from homebox.client.sanitise import safe_json
-
-    terminal.prepare_stdout()
-    sys.stdout.write(safe_json(msgspec.json.encode(value).decode()) + "\n")
+    if it := refused(plan):
+        raise UsageError(it.why, hint=f'Set {it.instead}, or ask about a GPU: --memory "24GiB".')
+    return plan

@@ -56,7 +56,7 @@ def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON obje
         entry for entry in CATALOGUE.values() if entry.name not in {m.name for m in models} | set(damaged)
     ]
     if json:
-        _print_json(
+        terminal.answer_json(
             {
                 "models": [msgspec.to_builtins(model) for model in models],
                 "damaged": {name: error.as_dict() for name, error in damaged.items()},
@@ -65,7 +65,7 @@ def list_models(json: Annotated[bool, typer.Option("--json", help="One JSON obje
         )
         return 0
     width = max((len(model.name) for model in models), default=0)
-    _print(*[_row(model, width) for model in models])
+    terminal.answer(*[_row(model, width) for model in models])
     for name, error in damaged.items():
         terminal.say(f"{name} cannot be used: {error}")
     if not models:
@@ -82,10 +82,10 @@ def _list_remote(json: bool) -> int:
     daemon = connection.from_environment()
     served = daemon.json("GET", "/v1/models")["data"]
     if json:
-        _print_json({"models": served})
+        terminal.answer_json({"models": served})
         return 0
     terminal.say(f"served by {daemon.place}; to change that, log in there")
-    _print(*(f"{model['id']}  {model['max_model_len']:>7,} tokens" for model in served))
+    terminal.answer(*(f"{model['id']}  {model['max_model_len']:>7,} tokens" for model in served))
     return 0
 
 
@@ -107,9 +107,9 @@ def show(
     model = library.read(name)
     where = str(library.path(name))
     if json:
-        _print_json(msgspec.to_builtins(model) | {"path": where})
+        terminal.answer_json(msgspec.to_builtins(model) | {"path": where})
         return 0
-    _print(
+    terminal.answer(
         f"name          {model.name}",
         f"source        {model.source}",
         f"licence       {model.licence or 'not stated'}",
@@ -144,14 +144,14 @@ def pull(
 
     library = _library()
     if valid_name(name) and library.installed(name):
-        _print(f"{name} is installed already: {library.path(name)}")
+        terminal.answer(f"{name} is installed already: {library.path(name)}")
         return 0
     stages = Stages()
     try:
         where = pulling.pull(library, name, stages)
     finally:
         stages.clear()
-    _print(f"{name} is installed: {where}")
+    terminal.answer(f"{name} is installed: {where}")
     return 0
 
 
@@ -182,7 +182,7 @@ def adopt(
         where = adopting.adopt(_library(), Path(path), name, stages)
     finally:
         stages.clear()
-    _print(f"{where.name} is installed: {where}")
+    terminal.answer(f"{where.name} is installed: {where}")
     return 0
 
 
@@ -203,7 +203,7 @@ def remove(
         terminal.say("nothing was removed")
         return 0
     freed = library.remove(name)
-    _print(f"{name} is removed: {as_size(freed)} freed")
+    terminal.answer(f"{name} is removed: {as_size(freed)} freed")
     return 0
 
 
@@ -221,7 +221,9 @@ def verify(name: Annotated[str, _NAME]) -> int:
         model = _library().verify(name, stages)
     finally:
         stages.clear()
-    _print(f"{name} is whole: {len(model.files)} files, {as_size(sum(file.size for file in model.files))}")
+    terminal.answer(
+        f"{name} is whole: {len(model.files)} files, {as_size(sum(file.size for file in model.files))}"
+    )
     return 0
 
 
@@ -247,18 +249,3 @@ def _agreed(library: Library, name: str) -> bool:
 def _row(model: Manifest, width: int) -> str:
     size = as_size(sum(file.size for file in model.files))
     return f"{model.name:{width}}  {size:>10}  {model.quantisation:5}  {model.context:>7,} tokens  {model.architecture}"
-
-
-def _print(*lines: str) -> None:
-    terminal.prepare_stdout()
-    for line in lines:
-        sys.stdout.write(clean(line) + "\n")
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    from homebox.client.sanitise import safe_json
-
-    terminal.prepare_stdout()
-    sys.stdout.write(safe_json(msgspec.json.encode(value).decode()) + "\n")

@@ -38,6 +38,14 @@ def serve(
         str | None,
         typer.Option("--kv-host-memory", metavar="SIZE", help="Host memory for conversations that rest."),
     ] = None,
+    kv_type: Annotated[
+        Literal["auto", "bf16", "int8", "fp8"] | None,
+        typer.Option("--kv-type", help="Keys and values, on a GPU: int8 and fp8 take half the memory."),
+    ] = None,
+    quantize: Annotated[
+        Literal["auto", "none", "int8", "int4", "fp8"] | None,
+        typer.Option("--quantize", help="Weights as the file has them, unrounded, or in so many bits."),
+    ] = None,
     max_running: Annotated[
         int | None, typer.Option("--max-running", metavar="N", help="Answers written at once.")
     ] = None,
@@ -74,6 +82,8 @@ def serve(
         "attention": attention,
         "kv_memory": kv_memory,
         "kv_host_memory": kv_host_memory,
+        "kv_type": kv_type,
+        "quantize": quantize,
         "max_running": max_running,
         "max_chunk_tokens": max_chunk_tokens,
         "log_format": log_format,

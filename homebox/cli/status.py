@@ -95,7 +95,7 @@ def wait_until_ready(daemon: connection.Daemon, seconds: float) -> dict[str, Any
 
 
 def line(found: dict[str, Any]) -> str:
-    """`ready  smollm2-135m  2 running  0 waiting  int4 and int8, native amx`, `loading  smollm2-135m  weights (31%)`,
+    """`ready  smollm2-135m  2 running  0 waiting  int4 and int8, KV in bf16, native amx`, `loading  smollm2-135m  weights (31%)`,
     `restarting (killed by SIGKILL)  smollm2-135m  loading weights (31%)`."""
     state, detail = str(found.get("state", "unknown")), " ".join(str(found.get("detail") or "").split())
     restarting = state == RESTARTING
@@ -121,7 +121,10 @@ def line(found: dict[str, Any]) -> str:
 
 
 def computed(found: dict[str, Any]) -> str:
-    """Of which types the weights are and which kernels run, where the engine has said so."""
+    """Of which types weights, keys and values are and which kernels run, where the engine has said so."""
     engine = found.get("engine")
-    said = (engine.get("weights"), engine.get("attention")) if isinstance(engine, dict) else ()
+    if not isinstance(engine, dict):
+        return ""
+    kv = f"KV in {engine['kv']}" if engine.get("kv") else ""
+    said = (engine.get("weights"), kv, engine.get("attention"))
     return ", ".join(" ".join(str(each).split()) for each in said if each)

@@ -11,7 +11,7 @@ import os
 import sys
 
 from homebox.client.lines import clip
-from homebox.client.sanitise import clean
+from homebox.client.sanitise import clean, safe_json
 
 
 def prepare_stdout() -> None:
@@ -21,6 +21,21 @@ def prepare_stdout() -> None:
             sys.stdout.reconfigure(errors="replace")
         else:
             sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="")
+
+
+def answer(*lines: str) -> None:
+    """These lines, on standard output."""
+    prepare_stdout()
+    for line in lines:
+        sys.stdout.write(clean(line) + "\n")
+
+
+def answer_json(value: object) -> None:
+    """The same for programs: `value` as one line of JSON."""
+    import msgspec
+
+    prepare_stdout()
+    sys.stdout.write(safe_json(msgspec.json.encode(value).decode()) + "\n")
 
 
 def is_dumb() -> bool:

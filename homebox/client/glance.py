@@ -137,8 +137,9 @@ def memory(now: Snapshot, device: Device, cells: int, glyphs: Glyphs) -> Line:
 
 
 def computed(now: Snapshot, *, rank: int) -> list[Part]:
-    """Of which types the weights are, and which kernels run."""
-    how = ", ".join(inline(each) for each in (now.weights, now.attention) if each)
+    """Of which types weights, keys and values are, and which kernels run."""
+    kv = f"KV in {now.kv}" if now.kv else ""
+    how = ", ".join(inline(each) for each in (now.weights, kv, now.attention) if each)
     return [part(how, "dim", rank=rank)] if how else []
 
 

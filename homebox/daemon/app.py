@@ -112,6 +112,7 @@ def build(
         kernels=settings.kernels,
         attention=settings.attention,
         quantize=settings.quantize,
+        kv_type=settings.kv_type,
     )
     observers = [monitor.frame, metrics.frame]
     if settings.step_log:

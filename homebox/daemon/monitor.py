@@ -198,6 +198,7 @@ class Monitor:
             weight_bytes=ready.weight_bytes if ready else None,
             kv_bytes=ready.kv_bytes if ready else None,
             weights=ready.weights if ready else "",
+            kv=ready.kv if ready else "",
             attention=ready.attention if ready else "",
         )
 

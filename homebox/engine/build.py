@@ -80,6 +80,7 @@ def build(
         max_running=start.max_running,
         attention=compute.name,
         weights=compute.weights,
+        kv=compute.kv,
         notes=[*compute.notes, *_notes(context, max_context)],
         host_blocks=host_blocks,
     )

@@ -20,10 +20,10 @@ from homebox.engine.blocks import Group
 from homebox.engine.core import MeasuredRunner
 from homebox.engine.pace import PREFILL_MS
 from homebox.engine.runner import Runner
-from homebox.errors import KernelsMissing
+from homebox.errors import KernelsMissing, UsageError
 from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model, read
-from homebox.fit.plan import Kernels, Plan, Quantize
+from homebox.fit.plan import Kernels, Kv, Plan, Quantize, refused
 from homebox.fit.room import Memory
 from homebox.kernels.attention import Attention, PagedCache
 from homebox.kernels.cpu import abi
@@ -58,8 +58,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Compute:
-    """A loaded model. `name`: of the kernels; `device`, `weights`: where it is computed and the types of weights, in a person's
-    words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts and moves
+    """A loaded model. `name`: of the kernels; `device`, `weights`, `kv`: where it is computed and the types of weights, of keys and
+    values, in a person's words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts and moves
     blocks to host memory, with
     `depth` steps launched before the oldest is collected; `prefill_ms`: how long a chunk may be where nobody reads;
     `cut_layers`: how many layers can be computed one by one; `moves_beside`: whether blocks move while a step is computed."""
@@ -69,6 +69,7 @@ class Compute:
     name: str
     device: str
     weights: str
+    kv: str
     weight_bytes: int
     block_bytes: int  # of one block over the layers of all groups, keys and values together
     with_blocks: Callable[[int], Parts]
@@ -83,11 +84,14 @@ class Compute:
 
 
 def choose(start: Start, report: Report) -> Choice:
-    """Raises BadFile for a model that these kernels cannot run, KernelsMissing where native ones are asked for and cannot
-    be."""
+    """Raises BadFile for a model that these kernels cannot run, UsageError for settings that only a GPU could meet,
+    KernelsMissing where native ones are asked for and cannot be."""
     from homebox.engine import gpu
 
     found_gpu = gpu.find(start.device)
+    on_gpu = isinstance(found_gpu, gpu.Gpu)
+    if not on_gpu and (it := refused(plan_for(start, threads=1, kernels="native"))):
+        raise UsageError(it.why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')
     folder = Path(start.model_dir)
     model = read(folder)
     if isinstance(found_gpu, gpu.Gpu):
@@ -129,6 +133,7 @@ def plan_for(start: Start, threads: int, kernels: Kernels) -> Plan:
     return Plan(
         kernels=kernels,
         quantize=cast(Quantize, start.quantize),
+        kv=cast(Kv, start.kv_type) if start.kv_type != "auto" else None,
         max_running=start.max_running,
         max_chunk_tokens=start.max_chunk_tokens,
         threads=threads,
@@ -210,6 +215,7 @@ def _native(
         groups=groups,
         name=f"native {found.level}",
         weights=weights.kinds(),
+        kv="fp32" if dtype == torch.float32 else "bf16",
         weight_bytes=weights.nbytes,
         block_bytes=BlockCache.block_bytes(spec.layers, spec.kv_heads, spec.head_dim, dtype),
         with_blocks=with_blocks,
@@ -242,6 +248,7 @@ def _reference(start: Start, folder: Path, placement: Placement, report: Report,
         groups=groups,
         name=ReferenceAttention.name,
         weights="fp32",
+        kv="fp32",
         weight_bytes=weight_bytes(decoder),
         block_bytes=PagedCache.block_bytes(
             spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype

@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,12 +20,13 @@ from homebox.engine.core import MeasuredRunner
 from homebox.errors import DeviceMissing, UsageError
 from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model
-from homebox.fit.plan import kinds, weight_bytes
+from homebox.fit.plan import Kv, Plan, kinds, kv_kind, weight_bytes
 from homebox.fit.room import Memory
 from homebox.kernels import flash
 from homebox.kernels.attention import KvKind, PagedCache
 from homebox.kernels.cpu import cache as caches
 from homebox.kernels.device import Device, device_for
+from homebox.kernels.fp8 import multiplies
 from homebox.kernels.host import HostBlocks
 from homebox.model.loader import Report
 from homebox.model.spec import DecoderSpec
@@ -34,6 +36,8 @@ from homebox.wire.frames import Start
 PREFILL_MS = 100.0
 # "auto" takes a GPU when these kernels have been seen to work on one.
 UNSEEN = 'our kernels for GPUs have not been seen on a real one yet (scripts/gpu_check), so it is to be asked for: device = "cuda"'
+# bf16 is what is computed in.
+_KV_KINDS: Mapping[Kv, KvKind] = {"bf16": KvKind.AS_IS, "int8": KvKind.INT8, "fp8": KvKind.FP8}
 DEPTH = 2  # one step is computed while the next one is planned
 
 
@@ -42,6 +46,8 @@ class Gpu:
     device: torch.device
     name: str
     unified: bool = False  # its memory is the machine's own
+    # Of what is computed; fp32 where a processor pretends, and texts are compared.
+    dtype: torch.dtype = torch.bfloat16
 
     def memory(self) -> Memory:
         """What is free now."""
@@ -93,26 +99,25 @@ def _why_not(number: int) -> str:
 
 def choice(start: Start, model: Model, gpu: Gpu, report: Report) -> Choice:
     """This model on this GPU."""
-    return Choice(
-        model, plan_for(start, threads=1, kernels="gpu"), lambda: _load(start, model, gpu, report), gpu.memory
-    )
+    plan = replace(plan_for(start, threads=1, kernels="gpu"), fp8_products=multiplies(gpu.device))
+    return Choice(model, plan, lambda: _load(start, model, plan, gpu, report), gpu.memory)
 
 
-def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
+def _load(start: Start, model: Model, plan: Plan, gpu: Gpu, report: Report) -> Compute:
     from homebox.kernels.triton.attention import TritonAttention
     from homebox.kernels.triton.sampling import TritonChooser, TritonSampling
     from homebox.model.device import DeviceDecoder
     from homebox.model.loader import load_for_device
 
-    dtype = torch.float32 if gpu.device.type == "cpu" else torch.bfloat16
+    kv, dtype = kv_kind(model, plan), gpu.dtype
     spec, weights = load_for_device(Path(start.model_dir), dtype, gpu.device, start.quantize, report)
     groups = layer_groups(spec)
-    who = _who_does_chunks(start, spec, dtype, KvKind.AS_IS, gpu, report)
+    who = _who_does_chunks(start, spec, dtype, _KV_KINDS[kv], gpu, report)
 
     def with_blocks(blocks: int) -> Parts:
         cache = PagedCache(
             layer_groups=owners(spec, groups), blocks=(blocks,) * len(groups), block_size=start.block_size,
-            kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=KvKind.AS_IS,
+            kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=_KV_KINDS[kv],
         )  # fmt: skip
         windows = tuple(group.window for group in groups)
         attention = TritonAttention(cache, windows, spec.heads, chunks=who.chunks)
@@ -130,16 +135,16 @@ def _load(start: Start, model: Model, gpu: Gpu, report: Report) -> Compute:
             depth=max(start.depth, DEPTH), host=host,
         )  # fmt: skip
 
-    plan = plan_for(start, threads=1, kernels="gpu")
     return Compute(
         spec=spec,
         groups=groups,
         name=who.name,
         device=f"{gpu.device} ({gpu.name})",
         weights=kinds(model, plan),
+        kv=kv,
         weight_bytes=weight_bytes(model, plan),
         block_bytes=PagedCache.block_bytes(
-            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype
+            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype, _KV_KINDS[kv]
         ),
         with_blocks=with_blocks,
         runner=runner,

@@ -16,6 +16,7 @@ from homebox.fit.room import LEAST_BLOCKS, Fit, room
 from homebox.fit.words import numbers, share, size, tokens
 
 _SMALL_CHUNK = 128
+# Not fp8: as large as int8, and further off (docs/decisions/032).
 _QUANTIZE: tuple[Quantize, ...] = ("auto", "int8", "int4")
 _WORTH = 0.95  # of the memory that it takes now: what saves less is not worth a word
 
@@ -78,7 +79,7 @@ def _one(model: Model, plan: Plan) -> Iterator[tuple[str, Plan]]:
     if plan.max_chunk_tokens > _SMALL_CHUNK:
         yield f"max_chunk_tokens = {_SMALL_CHUNK}", replace(plan, max_chunk_tokens=_SMALL_CHUNK)
     if plan.on_gpu and plan.kv not in ("int8", "fp8"):
-        yield "keys and values in int8", replace(plan, kv="int8")
+        yield 'kv_type = "int8"', replace(plan, kv="int8")
     if plan.kernels == "reference":  # fp32 whatever is asked for
         return
     weights = weight_bytes(model, plan)

@@ -7,10 +7,12 @@ context, is a constant here, with its reason.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from homebox.fit.model import HEAD, Model
-from homebox.fit.plan import GROUP, Lying, Plan, kinds, kv_kind, kv_token_bytes, lying, weight_bytes
+from homebox.fit.model import EMBEDDING, HEAD, Model
+from homebox.fit.plan import GROUP, Kept, Lying, Plan, kinds, kv_kind, kv_token_bytes, lying, weight_bytes
 
 MIB = 2**20
 
@@ -32,8 +34,9 @@ _QUERIES = 48  # queries times heads of a piece of native attention
 _SPLIT = 512  # keys of a split
 _PADDING = 16  # rows behind the last one
 _MOST_FEW = 64  # with more rows a quantised weight is unpacked on a GPU
-# Unpacking on a GPU goes by fp32: codes and two fp32 matrices at its height with 4 bits, one and the result with 8.
-_UNPACKING = {"int4": 9, "int8": 6}
+# Unpacking groups on a GPU goes by fp32: codes and two fp32 matrices at its height with 4 bits, one and the result with 8.
+_UNPACKING: Mapping[Kept, int] = {"int4": 9, "int8": 6}
+_CODES = 16  # of what a product of fp8 wants inputs and outputs to be a multiple
 _TOGETHER = {
     **{f"self_attn.{x}_proj": "qkv" for x in "qkv"},
     **{f"mlp.{x}_proj": "gate_up" for x in ("gate", "up")},
@@ -126,13 +129,52 @@ def _gpu_step(model: Model, plan: Plan, rows: int) -> int:
 
 
 def _unpacked(model: Model, plan: Plan) -> int:
-    """The largest quantised weight that many rows meet. Queries, keys and values are one there, so are gate and up."""
-    sizes: dict[tuple[int | None, str], int] = {}
-    for matrix, kind in lying(model, plan):
-        if kind in _UNPACKING and (matrix.name != HEAD or plan.max_running > _MOST_FEW):
-            key = matrix.layer, _TOGETHER.get(matrix.name, matrix.name)
-            sizes[key] = sizes.get(key, 0) + matrix.elements * _UNPACKING[kind]
-    return max(sizes.values(), default=0)
+    """What the quantised weight that asks most has beside it while many rows meet it: the whole of it unpacked, or these rows in
+    other forms."""
+    sizes = []
+    for name, kind, outputs, inputs, bias in multiplied(model, plan):
+        rows = plan.max_running + (0 if name == HEAD else plan.max_chunk_tokens)
+        if kind == "fp8":
+            sizes.append(fp8_bytes(outputs, inputs, rows, bias, plan.fp8_products))
+        elif kind in _UNPACKING and rows > _MOST_FEW:
+            sizes.append(outputs * inputs * _UNPACKING[kind])
+    return max(sizes, default=0)
+
+
+class Multiplied(NamedTuple):
+    """A weight that a step multiplies with."""
+
+    name: str
+    kind: Kept
+    outputs: int
+    inputs: int
+    bias: bool
+
+
+def multiplied(model: Model, plan: Plan) -> Iterator[Multiplied]:
+    """Queries, keys and values are one where they are kept alike, so are gate and up."""
+    found: dict[tuple[int | None, str], list[Lying]] = {}
+    for each in lying(model, plan):
+        name = each.matrix.name
+        if name != EMBEDDING:
+            found.setdefault((each.matrix.layer, _TOGETHER.get(name, name)), []).append(each)
+    for (_, name), parts in found.items():
+        alike = [parts] if len({part.kind for part in parts}) == 1 else [[part] for part in parts]
+        for group in alike:
+            first, kind = group[0]
+            outputs = sum(part.matrix.outputs for part in group)
+            yield Multiplied(name, kind, outputs, first.inputs, first.bias)
+
+
+def fp8_bytes(outputs: int, inputs: int, rows: int, bias: bool, products: bool | None) -> int:
+    """Beside what goes in and what comes out, at the height (kernels/triton/linear.py). Widened: the codes in bf16, or later the
+    sums in fp32, before and after the scales. Where codes are multiplied: codes and scales of the rows, and what has no bias
+    yet."""
+    widened = max(2 * outputs * inputs, 6 * rows * outputs) if rows > _MOST_FEW else 0
+    codes = rows * (inputs + _FLOAT + (2 * outputs if bias else 0))
+    if outputs % _CODES or inputs % _CODES:
+        return widened
+    return {True: codes, False: widened, None: max(widened, codes)}[products]
 
 
 def _logits(model: Model, plan: Plan) -> int:
@@ -157,4 +199,6 @@ def _on_the_way(each: Lying) -> int:
             return file + codes + (codes if kind == "int4" else 1)
         return file + codes + 2 * fp32  # codes as floats, and their product with the scales
     converted = 0 if matrix.stored in ("fp32", kind) else fp32
-    return file + converted + (2 * fp32 if kind in ("int8", "int4") else 0)  # divided, rounded
+    return (
+        file + converted + (2 * fp32 if kind in ("int8", "int4", "fp8") else 0)
+    )  # divided, rounded or bounded

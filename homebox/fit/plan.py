@@ -15,8 +15,8 @@ from homebox.fit.model import EMBEDDING, HEAD, Matrix, Model
 from homebox.model.spec import DecoderSpec
 
 Kernels = Literal["native", "reference", "gpu"]
-Quantize = Literal["auto", "none", "int8", "int4"]
-Kept = Literal["fp32", "bf16", "int8", "int4"]
+Quantize = Literal["auto", "none", "int8", "int4", "fp8"]
+Kept = Literal["fp32", "bf16", "int8", "int4", "fp8"]
 Kv = Literal["fp32", "bf16", "int8", "fp8"]
 
 TILE = 16  # outputs of a tile of the native kernels, which pad to whole ones
@@ -24,6 +24,7 @@ GROUP = 32  # inputs that share a scale
 MOST_DIMENSIONS = 512  # of a head, of the native kernels
 _LINE = 64  # bytes of a cache line
 
+FP8_SCALE_BYTES = 4  # of a weight in fp8: an fp32 scale for each output
 # Bytes of a group of 32 inputs of one output: 32 codes, an fp16 scale, with 4 bits an fp16 minimum too.
 GROUP_BYTES: Mapping[Kept, int] = {"int8": 32 + 2, "int4": 16 + 2 + 2}
 _ELEMENT_BYTES: Mapping[Kept, int] = {"fp32": 4, "bf16": 2}
@@ -33,7 +34,8 @@ _KV_SCALE_BYTES = 4  # of 8-bit keys or values: an fp32 scale for each token and
 
 @dataclass(frozen=True)
 class Plan:
-    """`kv` None: as the kernels like it best. `threads` matter on a processor only. A block of keys and values holds
+    """`kv` None: as the kernels like it best; on a processor it has to be. `threads` matter on a processor only,
+    `fp8_products` on a GPU: whether it multiplies such numbers, None where that is not known. A block of keys and values holds
     `block_tokens`."""
 
     kernels: Kernels
@@ -43,10 +45,32 @@ class Plan:
     max_chunk_tokens: int = 512
     threads: int = 1
     block_tokens: int = 16
+    fp8_products: bool | None = None
 
     @property
     def on_gpu(self) -> bool:
         return self.kernels == "gpu"
+
+
+class Refused(NamedTuple):
+    """`why` a plan cannot be, and what could be set `instead`."""
+
+    why: str
+    instead: str
+
+
+def refused(plan: Plan) -> Refused | None:
+    """What a plan asks of a processor that only the kernels for a GPU have."""
+    if plan.on_gpu:
+        return None
+    if plan.quantize == "fp8":
+        return Refused(
+            'quantize = "fp8": no kernel for a processor multiplies such weights', 'quantize = "int8"'
+        )
+    if plan.kv is not None:
+        why = "on a processor keys and values are kept in bf16, beside fp32 weights in fp32"
+        return Refused(f'kv_type = "{plan.kv}": {why}', 'kv_type = "auto"')
+    return None
 
 
 def fits_native(spec: DecoderSpec) -> bool:
@@ -113,7 +137,7 @@ def _kind(matrix: Matrix, plan: Plan) -> Kept:
     floats: Kept = "bf16" if plan.on_gpu else "fp32"
     if matrix.stored in ("int8", "int4"):
         return floats if plan.quantize == "none" else matrix.stored
-    if plan.quantize in ("int8", "int4"):
+    if plan.quantize in ("int8", "int4", "fp8"):
         return "int8" if matrix.name in (EMBEDDING, HEAD) else plan.quantize
     return "bf16" if matrix.stored == "bf16" and plan.quantize == "auto" else floats
 
@@ -130,6 +154,8 @@ def _matrix_bytes(matrix: Matrix, kind: Kept, plan: Plan) -> int:
 def _plain_bytes(matrix: Matrix, kind: Kept) -> int:
     if kind in _ELEMENT_BYTES:
         return matrix.elements * _ELEMENT_BYTES[kind]
+    if kind == "fp8":
+        return matrix.elements + matrix.outputs * FP8_SCALE_BYTES
     return matrix.elements // GROUP * GROUP_BYTES[kind]
 
 

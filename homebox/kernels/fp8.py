@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,13 @@ class Fp8:
     codes: torch.Tensor
     scales: torch.Tensor
 
+    @staticmethod
+    def stacked(parts: Sequence[Fp8]) -> Fp8:
+        """Their rows as those of one."""
+        if len(parts) == 1:
+            return parts[0]
+        return Fp8(torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts]))
+
     def dequantised(self) -> torch.Tensor:
         """fp32, exact."""
         return self.codes.float() * self.scales
@@ -26,9 +34,9 @@ def quantise(x: torch.Tensor) -> Fp8:
     """The nearest codes of each row of `[rows, columns]`, with a scale from its extreme."""
     x = x.float()
     peaks = x.abs().amax(dim=-1, keepdim=True)
-    codes = x * torch.where(peaks > 0, LARGEST / peaks, 0.0)
     # Rounded up in the last bit, it would be no number.
-    return Fp8(codes.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), peaks / LARGEST)
+    codes = (x * torch.where(peaks > 0, LARGEST / peaks, 0.0)).clamp(-LARGEST, LARGEST)
+    return Fp8(codes.to(torch.float8_e4m3fn), peaks / LARGEST)
 
 
 def multiplies(device: torch.device) -> bool:

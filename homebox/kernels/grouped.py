@@ -7,6 +7,7 @@ File formats are read into it without changing a value, kernels pack it into wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,19 @@ class Grouped:
         """These rows, in this order."""
         minimums = self.minimums[rows] if self.minimums is not None else None
         return Grouped(self.bits, self.codes[rows], self.scales[rows], minimums)
+
+    @staticmethod
+    def stacked(parts: Sequence[Grouped]) -> Grouped:
+        """Their rows as those of one; all have as many bits."""
+        if len(parts) == 1:
+            return parts[0]
+        minimums = [part.minimums for part in parts if part.minimums is not None]
+        return Grouped(
+            parts[0].bits,
+            torch.cat([part.codes for part in parts]),
+            torch.cat([part.scales for part in parts]),
+            torch.cat(minimums) if minimums else None,
+        )
 
     def dequantised(self) -> torch.Tensor:
         """fp32, exact."""

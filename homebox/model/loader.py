@@ -21,6 +21,8 @@ from homebox.formats.gguf import GGUF, TensorType, open_gguf
 from homebox.formats.safetensors import Folder, open_folder
 from homebox.kernels.cpu.memory import Arena
 from homebox.kernels.cpu.weights import Packed, pack
+from homebox.kernels.fp8 import Fp8
+from homebox.kernels.fp8 import quantise as quantise_fp8
 from homebox.kernels.grouped import Grouped, quantise
 from homebox.kernels.linear import Linear, PlainLinear, SideBySide, linear
 from homebox.model.decoder import Decoder, LayerWeights, Weights
@@ -30,7 +32,7 @@ from homebox.model.spec import DecoderSpec, from_gguf, from_hf, gguf_name
 
 Report = Callable[[str, int, int], None]  # stage, done, total
 
-# With 4 bits these move the logits most, for what they weigh.
+# With 4 bits, and in fp8, these move the logits most, for what they weigh: they are kept in groups of 8 (docs/decisions/032).
 _KEPT_AT_8 = ("embed_tokens", "lm_head")
 
 # What meets these is rounded to 15 bits, not 8: there the rounding shows most in the next token (docs/decisions/024).
@@ -46,6 +48,9 @@ class NativeModel(NamedTuple):
     spec: DecoderSpec
     weights: NativeWeights
 
+
+# A matrix on its way to a GPU: floats of any type, or how it is kept there.
+Stored = torch.Tensor | Grouped | Fp8
 
 _TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -86,7 +91,8 @@ def load_native(
 def load_for_device(
     folder: Path, dtype: torch.dtype, device: torch.device, quantize: str, report: Report
 ) -> DeviceWeights:
-    """For a GPU, one tensor after the other. `quantize` as for the native kernels, but that "none" makes `dtype` of it.
+    """For a GPU, one tensor after the other. `quantize` as for the native kernels, but that "none" makes `dtype` of it, and
+    "fp8" makes it of float matrices.
     Raises BadFile where the folder holds no model that we can run."""
     source = _open(folder)
     try:
@@ -157,7 +163,10 @@ def _build(source: Source, dtype: torch.dtype, device: torch.device, report: Rep
 def _build_for_device(
     source: Source, dtype: torch.dtype, device: torch.device, quantize: str, report: Report
 ) -> Weights:
-    from homebox.kernels.triton.linear import GroupedLinear  # a machine without a GPU need not have Triton
+    from homebox.kernels.triton.linear import (  # a machine without a GPU need not have Triton
+        Fp8Linear,
+        GroupedLinear,
+    )
 
     spec = source.spec
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
@@ -165,40 +174,38 @@ def _build_for_device(
     def norm(name: str) -> torch.Tensor:
         return source.get(f"{name}.weight", (spec.hidden,)).to(device=device, dtype=dtype)
 
-    def stored(name: str, out: int, inner: int) -> torch.Tensor | Grouped:
+    def stored(name: str, out: int, inner: int) -> Stored:
         weight = source.weight(f"{name}.weight", (out, inner))
         if quantize == "none":
             return weight.dequantised() if isinstance(weight, Grouped) else weight
-        if quantize != "auto" and not isinstance(weight, Grouped):
-            return quantise(weight, 4 if quantize == "int4" and not name.endswith(_KEPT_AT_8) else 8)
-        return weight
+        if quantize == "auto" or isinstance(weight, Grouped):
+            return weight
+        if quantize == "fp8" and not name.endswith(_KEPT_AT_8):
+            return quantise_fp8(weight)
+        return quantise(weight, 4 if quantize == "int4" and not name.endswith(_KEPT_AT_8) else 8)
+
+    def made(parts: list[Stored], bias: torch.Tensor | None) -> Linear:
+        """Of parts that are stored alike."""
+        if groups := [part for part in parts if isinstance(part, Grouped)]:
+            return GroupedLinear(Grouped.stacked(groups), bias, device)
+        if codes := [part for part in parts if isinstance(part, Fp8)]:
+            return Fp8Linear(Fp8.stacked(codes), bias, device)
+        plain = [part for part in parts if isinstance(part, torch.Tensor)]
+        out = torch.empty(sum(map(len, plain)), plain[0].shape[1], dtype=dtype, device=device)
+        for place, part in zip(out.split([len(part) for part in plain]), plain, strict=True):
+            place.copy_(part)
+        return PlainLinear(out, bias)
 
     def multiply(names: list[str], rows: list[int], inner: int, bias: bool = False) -> Linear:
         """Several matrices as one where they are stored alike."""
         parts = [stored(name, out, inner) for name, out in zip(names, rows, strict=True)]
-        biases = (
-            [source.get(f"{name}.bias", (out,)) for name, out in zip(names, rows, strict=True)]
-            if bias
-            else []
-        )
-        together = torch.cat(biases).to(device=device, dtype=dtype) if biases else None
-        groups = [part for part in parts if isinstance(part, Grouped)]
-        if len(groups) == len(parts) and len({part.bits for part in groups}) == 1:
-            return GroupedLinear(_stacked(groups), together, device)
-        if groups and len(parts) > 1:
-            each = together.split(rows) if together is not None else [None] * len(rows)
-            return SideBySide(
-                [
-                    GroupedLinear(part, its, device)
-                    if isinstance(part, Grouped)
-                    else PlainLinear(part.to(device=device, dtype=dtype), its)
-                    for part, its in zip(parts, each, strict=True)
-                ]
-            )
-        out = torch.empty(sum(rows), inner, dtype=dtype, device=device)
-        for place, part in zip(out.split(rows), parts, strict=True):
-            place.copy_(part.dequantised() if isinstance(part, Grouped) else part)
-        return PlainLinear(out, together)
+        each: Sequence[torch.Tensor | None] = [None] * len(parts)
+        if bias:
+            biases = [source.get(f"{name}.bias", (out,)) for name, out in zip(names, rows, strict=True)]
+            each = [its.to(device=device, dtype=dtype) for its in biases]
+        if len({part.bits if isinstance(part, Grouped) else type(part) for part in parts}) == 1:
+            return made(parts, torch.cat([its for its in each if its is not None]) if bias else None)
+        return SideBySide([made([part], its) for part, its in zip(parts, each, strict=True)])
 
     layers = []
     for i in range(spec.layers):
@@ -224,25 +231,11 @@ def _build_for_device(
     head: Linear
     if not spec.tied_head:
         head = multiply(["lm_head"], [spec.vocab_size], spec.hidden)
-    elif isinstance(stored("model.embed_tokens", spec.vocab_size, spec.hidden), Grouped):
-        head = multiply(["model.embed_tokens"], [spec.vocab_size], spec.hidden)
     else:
-        head = PlainLinear(embedding)
+        own = stored("model.embed_tokens", spec.vocab_size, spec.hidden)
+        head = made([own], None) if isinstance(own, Grouped) else PlainLinear(embedding)
     report("weights", spec.layers, spec.layers)
     return Weights(embedding, layers, norm("model.norm"), head)
-
-
-def _stacked(parts: list[Grouped]) -> Grouped:
-    """Their rows as those of one weight."""
-    if len(parts) == 1:
-        return parts[0]
-    minimums = [part.minimums for part in parts if part.minimums is not None]
-    return Grouped(
-        parts[0].bits,
-        torch.cat([part.codes for part in parts]),
-        torch.cat([part.scales for part in parts]),
-        torch.cat(minimums) if minimums else None,
-    )
 
 
 def _build_native(

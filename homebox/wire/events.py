@@ -230,6 +230,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int | None = None  # memory of the model's weights, and of the KV blocks
     kv_bytes: int | None = None
     weights: str = ""  # the types of the matrices, as the engine says them: `int4 and int8`
+    kv: str = ""  # the type of keys and values
     attention: str = ""  # the kernels: `native amx`
     host_hit_tokens: int = 0  # that came back from host memory
     past: bool = False  # one of the history, which has no rows

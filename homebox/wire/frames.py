@@ -66,7 +66,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     threads: int = 0  # 0: all cores that this process may use, as kernels.cpu.placement says
     kernels: str = "auto"  # or "native", or "reference"
     attention: str = "auto"  # or "own": on a GPU nobody's kernels but ours
-    quantize: str = "auto"  # or "none": fp32; or "int8", "int4": float weights in groups of so many bits
+    quantize: str = (
+        "auto"  # or "none": fp32; or "int8", "int4": float weights in groups of so many bits; or "fp8"
+    )
+    kv_type: str = "auto"  # or "bf16", "int8", "fp8": of keys and values, on a GPU
     depth: int = 1  # steps launched before the oldest is collected
     kv_host_bytes: int | None = None  # of host memory for KV that the device has no room for; 0: none
 
@@ -119,6 +122,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     max_running: int
     attention: str  # the kernels
     weights: str = ""  # the types of the matrices, as a person would say it
+    kv: str = ""  # the type of keys and values
     path: str = "native"  # or "generic": said at load
     notes: list[str] = []  # what a person should know: fallbacks, reductions
     host_blocks: int = 0  # that the host tier can keep, of each group

@@ -130,8 +130,8 @@ def test_memory_that_is_neither_weights_nor_kv_is_only_told_where_it_can_be_know
 
 
 def test_weights_and_kernels_are_told_where_there_is_room() -> None:
-    now = msgspec.structs.replace(SNAPSHOT, weights="int4 and int8", attention="native avx2")
-    assert figures.screen(now, width=110)[2].endswith("other 1.4   int4 and int8, native avx2")
+    now = msgspec.structs.replace(SNAPSHOT, weights="int4 and int8", kv="int8", attention="native avx2")
+    assert figures.screen(now, width=130)[2].endswith("other 1.4   int4 and int8, KV in int8, native avx2")
     assert "other 1.4" in figures.screen(now)[2] and "native" not in figures.screen(now)[2]
 
 

@@ -36,7 +36,7 @@ def house(fake: FakeDaemon, text: str) -> None:
     stream = STREAM | {"person": text, "state": text, "model": text, "client": text}
     snapshot = {
         "at": 0.0, "version": text, "uptime_s": 1.0, "engine": text, "engine_detail": text, "model": text,
-        "weights": text, "attention": text,
+        "weights": text, "kv": text, "attention": text,
         "devices": [{"kind": "gpu", "name": text, "driver": text}], "streams": [stream, stream | {"id": text}],
         "blocks": {"total": 9, "used": 9, "cached": 0, "free": 0, "block_size": 16,
                    "people": [{"person": text, "blocks": 9}]},

@@ -48,6 +48,8 @@ def test_status_is_one_line(box: FakeDaemon, homebox: Shell) -> None:
     how = {"engine": {"weights": "int4 and int8", "attention": "native avx2"}}
     box.when("GET", "/health", lambda exchange: exchange.json(READY | how))
     assert homebox("status").out == "ready  tiny  1 running  0 waiting  int4 and int8, native avx2\n"
+    how["engine"]["kv"] = "int8"
+    assert homebox("status").out.endswith("  int4 and int8, KV in int8, native avx2\n")
     box.when("GET", "/health", lambda exchange: exchange.json({"state": "ready"}))  # what strangers are told
     assert homebox("status").out == "ready  (who asks without a key is told no more: HOMEBOX_KEY)\n"
 

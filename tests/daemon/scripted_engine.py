@@ -97,7 +97,7 @@ class ScriptedEngine:
             frames.Ready(
                 pid=os.getpid(), device=os.environ.get("HOMEBOX_SCRIPT_DEVICE", "cpu"), max_context=self.context, vocab_size=self.vocab, block_size=BLOCK,
                 total_blocks=TOTAL_BLOCKS, kv_bytes=1 << 20, weight_bytes=1 << 20,
-                max_running=self.start.max_running, attention="scripted", weights="fp32",
+                max_running=self.start.max_running, attention="scripted", weights="fp32", kv="bf16",
             )
         )  # fmt: skip
         self.take(b"")  # what came together with Start

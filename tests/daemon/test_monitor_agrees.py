@@ -177,7 +177,7 @@ def test_a_row_tells_its_limit_its_wait_and_its_door(model: Path, tmp_path: Path
         now = box.snapshot()
         assert now.oldest_wait_s and now.oldest_wait_s < now.streams[0].age_s
         assert now.weight_bytes == now.kv_bytes == 1 << 20
-        assert (now.weights, now.attention) == ("fp32", "scripted")
+        assert (now.weights, now.kv, now.attention) == ("fp32", "bf16", "scripted")
         assert now.blocks and [each.person for each in now.blocks.people] == [now.streams[0].person]
         box.say("c1", "[[say=hello]]", "k1").raise_for_status()
         until(lambda: {row.client for row in box.snapshot().streams} == {"ask", "chat"})

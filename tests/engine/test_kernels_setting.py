@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from homebox.engine.build import build
-from homebox.errors import KernelsMissing
+from homebox.errors import KernelsMissing, UsageError
 from homebox.kernels.cpu.library import Absent, library
 from homebox.wire.frames import Ready, Start
 
@@ -55,3 +55,22 @@ def test_a_level_that_had_to_be_passed_over_is_said(
     found = replace(real, passed_over="avx2 kernels run, not amx: an old compiler")
     monkeypatch.setattr("homebox.engine.compute.library", lambda report: found)
     assert found.passed_over in ready(tiny_model, "auto").notes
+
+
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        ({"kv_type": "bf16"}, 'Set kv_type = "auto", or device = "cuda" where there is a GPU'),
+        ({"kv_type": "int8"}, 'Set kv_type = "auto", or device = "cuda" where there is a GPU'),
+        ({"kv_type": "fp8"}, 'Set kv_type = "auto", or device = "cuda" where there is a GPU'),
+        ({"quantize": "fp8"}, 'Set quantize = "int8", or device = "cuda" where there is a GPU'),
+    ],
+)
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_what_only_a_gpu_has_is_refused_on_a_processor_before_anything_is_read(
+    tmp_path: Path, setting: dict[str, str], instead: str, kernels: str
+) -> None:
+    start = Start(str(tmp_path / "nothing"), device="cpu", kernels=kernels, **setting)  # type: ignore[arg-type]
+    with pytest.raises(UsageError) as caught:
+        build(start, lambda _: None, lambda *_: None)
+    assert instead in str(caught.value)

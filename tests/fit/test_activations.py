@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from homebox.fit.demand import activation_bytes
+from homebox.fit.demand import activation_bytes, fp8_bytes, multiplied
 from homebox.fit.model import read, shape
 from homebox.fit.plan import Plan
 from homebox.kernels.attention import BatchShape
 from homebox.kernels.cpu.memory import give_back
+from homebox.kernels.fp8 import quantise
 from homebox.model.loader import load_native
 from tests.fit.test_weights import CONFIG, quiet
 from tests.fit.test_weights import functions as functions  # a fixture
@@ -54,8 +58,74 @@ def test_larger_steps_take_more_on_every_kind_of_kernel() -> None:
 
 def test_a_gpu_is_counted_the_largest_weight_that_a_long_chunk_has_unpacked() -> None:
     model = shape("x", CONFIG | {"intermediate_size": 14336, "hidden_size": 4096}, "x")
-    plain, int8, int4 = (
-        activation_bytes(model, Plan("gpu", quantize)) for quantize in ("none", "int8", "int4")
+    plain, int8, int4, fp8 = (
+        activation_bytes(model, Plan("gpu", quantize)) for quantize in ("none", "int8", "int4", "fp8")
     )
     gate_up = 2 * 14336 * 4096
-    assert (int8 - plain, int4 - plain) == (6 * gate_up, 9 * gate_up)
+    assert (int8 - plain, int4 - plain, fp8 - plain) == (6 * gate_up, 9 * gate_up, 2 * gate_up)
+    multiplied = activation_bytes(model, Plan("gpu", quantize="fp8", fp8_products=True))
+    assert multiplied - plain == (14336 + 4) * (512 + 32)  # rows in e4m3
+
+
+class Height(TorchDispatchMode):
+    """The most bytes that tensors which were made meanwhile had at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._made: list[weakref.ref[torch.Tensor]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and not any(
+            made.data_ptr() == arg.data_ptr() for arg in args if isinstance(arg, torch.Tensor)
+        ):
+            self._made.append(weakref.ref(made))
+        self.most = max(self.most, self.now)
+        return made
+
+    @property
+    def now(self) -> int:
+        return sum(made.nbytes for made in (each() for each in self._made) if made is not None)
+
+
+@pytest.mark.parametrize("products", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("mlp.down_proj", 192), ("gate_up", 192), ("gate_up", 16), ("self_attn.o_proj", 320)]
+)
+def test_what_many_rows_make_of_a_weight_in_fp8(
+    name: str, rows: int, bias: bool, products: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="the development extra brings Triton on Linux on x86-64 only")
+    from triton.runtime.interpreter import GridExecutor
+
+    from homebox.kernels.triton.linear import Fp8Linear
+
+    launch = GridExecutor.__call__
+
+    def unseen(*args: Any, **kwargs: Any) -> None:
+        with _disable_current_modes():  # the interpreter copies what a kernel is given
+            launch(*args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__call__", unseen)
+    config = CONFIG | {
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "mlp_bias": bias,
+        "attention_bias": bias,
+    }
+    plan = Plan("gpu", "fp8", max_running=16, max_chunk_tokens=rows - 16)
+    model = shape("x", config, "x")
+    weight = next(each for each in multiplied(model, plan) if each.name == name)
+    linear = Fp8Linear(
+        quantise(torch.randn(weight.outputs, weight.inputs)),
+        torch.zeros(weight.outputs, dtype=torch.bfloat16) if bias else None,
+        torch.device("cpu"), native=products,
+    )  # fmt: skip
+    assert weight.kind == "fp8" and weight.bias == bias
+    x = torch.randn(rows, weight.inputs).to(torch.bfloat16)
+    with Height() as height:
+        out = linear(x)
+    counted = fp8_bytes(weight.outputs, weight.inputs, rows, bias, products)
+    assert height.most - out.nbytes == pytest.approx(counted, rel=0.01)

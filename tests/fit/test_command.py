@@ -76,6 +76,19 @@ def test_a_config_is_enough_and_this_machine_is_measured(tmp_path: Path, folder:
     assert by_file["weight_bytes"] == got["weight_bytes"]
 
 
+def test_what_is_left_out_is_as_the_settings_say(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOMEBOX_KV_TYPE", "fp8")
+    monkeypatch.setenv("HOMEBOX_QUANTIZE", "fp8")
+    got = json.loads(fit(tmp_path, folder, "--memory", "24GiB", "--json").stdout)
+    assert got["kv"] == "fp8" and "fp8" in got["weights"]
+    auto = json.loads(fit(tmp_path, folder, "--memory", "24GiB", "--json", "--kv", "auto").stdout)
+    assert auto["kv"] == "bf16" and auto["kv_token_bytes"] > 1.5 * got["kv_token_bytes"]
+    refused = fit(tmp_path, folder, "--device", "cpu", "--quantize", "auto")
+    assert refused.returncode == 2 and 'kv_type = "fp8": on a processor' in refused.stderr
+
+
 def test_a_refusal_as_json_has_the_same_numbers(tmp_path: Path) -> None:
     got = fit(tmp_path, "llama-3.1-8b", "--memory", "12GiB", "--json")
     assert got.returncode == 1 and "too few" in got.stderr
@@ -98,6 +111,7 @@ def test_a_refusal_as_json_has_the_same_numbers(tmp_path: Path) -> None:
         (("llama-3.1-8b", "--memory", "24GiB", "--context", "200000"), 2, "At most --context 131072"),
         (("llama-3.1-8b", "--memory", "24GiB", "--people", "-1"), 2, "At least one person"),
         (("llama-3.1-8b", "--device", "cpu", "--kv", "int8"), 2, 'ask about a GPU: --memory "24GiB"'),
+        (("llama-3.1-8b", "--device", "cpu", "--quantize", "fp8"), 2, 'Set quantize = "int8", or ask about'),
         (("small/config.json", "--memory", "1MiB", "--device", "cpu"), 1, "MiB more memory; a smaller model"),
     ],
 )

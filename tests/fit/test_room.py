@@ -128,7 +128,7 @@ def test_a_wish_that_cannot_be_met_says_what_can() -> None:
     said = refusal(Plan("gpu"), 24, wish=(6, 32_000))
     assert "room for 63k tokens here; 6 people at 32k are 192k, 15.7 GiB too much" in said.message
     assert str(said.hint).startswith("What would fit: 6 people at 10k; 1 person at 32k;")
-    assert 'quantize = "int4" with keys and values in int8 (room for 256k tokens)' in str(said.hint)
+    assert 'quantize = "int4" with kv_type = "int8" (room for 256k tokens)' in str(said.hint)
     on_cpu = refusal(Plan("native"), 40, "host", wish=(6, 8000))
     assert str(on_cpu.hint).endswith('For all: kv_memory = "6000MiB"')
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from homebox.kernels.cpu import abi
 from homebox.kernels.cpu.attention import BlockCache, kv_dtype
 from homebox.kernels.cpu.library import Absent, library
 from homebox.kernels.grouped import Bits, Grouped, quantise
-from homebox.model.loader import load, load_native
+from homebox.kernels.linear import SideBySide
+from homebox.model.loader import load, load_for_device, load_native
 from homebox.model.native import NativeWeights, runs_natively
 from tests.kernels.cpu_builds import REAL
 from tests.model.test_native import MISFITS, save, save_gguf
@@ -32,6 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "an odd number of groups": {"hidden_size": 96, "head_dim": 32, "intermediate_size": 160},
 }
 QUANTIZE: tuple[Quantize, ...] = ("auto", "none", "int8", "int4")
+ON_A_GPU: Quantize = "fp8"
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +123,36 @@ def test_on_a_gpu_weights_take_what_their_groups_do(tmp_path: Path, shape: str) 
             else:
                 total += tensor.nbytes
         assert weight_bytes(model, Plan("gpu", quantize)) == total, quantize
+
+
+@pytest.mark.parametrize("floats", [(), ("blk.0.attn_v", "blk.0.ffn_gate", "blk.0.ffn_up", "token_embd")])
+@pytest.mark.parametrize("shape", [*SHAPES, "a GGUF file"])
+def test_what_is_loaded_for_a_gpu_takes_what_was_counted(
+    tmp_path: Path, shape: str, floats: tuple[str, ...]
+) -> None:
+    pytest.importorskip("triton", reason="the development extra brings Triton on Linux on x86-64 only")
+    if shape in SHAPES:
+        save(tmp_path, torch.bfloat16 if floats else torch.float16, **SHAPES[shape])
+    else:
+        save_gguf(tmp_path, floats)
+    model = read(tmp_path)
+    for quantize in (*QUANTIZE, ON_A_GPU):
+        _, weights = load_for_device(tmp_path, torch.bfloat16, torch.device("cpu"), quantize, quiet)
+        layers = [part for layer in weights.layers for part in vars(layer).values()]
+        held = set(tensors([weights.embedding, weights.head, weights.norm, *layers]))
+        asked = weight_bytes(model, Plan("gpu", quantize))
+        assert asked == sum(size for _, size in held), quantize
+
+
+def tensors(parts: Iterable[object]) -> Iterator[tuple[int, int]]:
+    """Where in memory those of these weights lie, and their bytes: the same tensor may be in several."""
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            yield part.data_ptr(), part.nbytes
+        elif isinstance(part, SideBySide):
+            yield from tensors(part._parts)
+        else:
+            yield from tensors(each for each in vars(part).values() if isinstance(each, torch.Tensor))
 
 
 def grouped_bytes(weight: Grouped) -> int:

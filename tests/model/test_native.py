@@ -261,8 +261,8 @@ def test_bf16_stays_bf16_and_is_exact(functions: ctypes.CDLL, tmp_path: Path) ->
     torch.testing.assert_close(ours, Side.reference(in_torch(tmp_path)).run()[0], rtol=1e-4, atol=1e-4)
 
 
-def save_gguf(folder: Path) -> dict[str, torch.Tensor]:
-    """One layer, Q4_1 and Q8_0. Returns what the `gguf` package reads from it, by GGUF name."""
+def save_gguf(folder: Path, floats: Sequence[str] = ()) -> dict[str, torch.Tensor]:
+    """One layer, Q4_1 and Q8_0, and `floats` in F16. Returns what the `gguf` package reads from it, by GGUF name."""
     random = torch.Generator().manual_seed(8)
     shapes = {
         "token_embd": (50, 64), "blk.0.attn_q": (64, 64), "blk.0.attn_k": (32, 64), "blk.0.attn_v": (32, 64),
@@ -283,6 +283,7 @@ def save_gguf(folder: Path) -> dict[str, torch.Tensor]:
     read = {}
     for name, shape in shapes.items():
         kind = gguf.GGMLQuantizationType.Q8_0 if name == "token_embd" else gguf.GGMLQuantizationType.Q4_1
+        kind = gguf.GGMLQuantizationType.F16 if name in floats else kind
         stored = gguf.quants.quantize(torch.randn(shape, generator=random).numpy(), kind)
         read[name] = torch.from_numpy(gguf.quants.dequantize(stored, kind))
         writer.add_tensor(f"{name}.weight", stored, raw_dtype=kind)

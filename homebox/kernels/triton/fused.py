@@ -26,10 +26,10 @@ def add_and_norm(
 def round_to_e4m3(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`[tokens, size]`, contiguous, as codes of e4m3 and scales, fp32 `[tokens, 1]`."""
     tokens, size = x.shape
-    codes = torch.empty(tokens, size, dtype=torch.uint8, device=x.device)
+    codes = torch.empty(tokens, size, dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty(tokens, 1, dtype=torch.float32, device=x.device)
-    rows.round_to_e4m3[(tokens,)](x, codes, scales, SIZE=size, PADDED=padded(size))
-    return codes.view(torch.float8_e4m3fn), scales
+    rows.round_to_e4m3[(tokens,)](x, codes.view(torch.uint8), scales, SIZE=size, PADDED=padded(size))
+    return codes, scales
 
 
 def silu_and_multiply(gate_up: torch.Tensor) -> torch.Tensor:

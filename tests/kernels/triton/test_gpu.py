@@ -18,7 +18,7 @@ from tests.engine.conftest import RunningEngine
 from tests.kernels.triton.flash_stand_in import calls, with_kvcache
 
 Make = Callable[..., RunningEngine]
-PRETENDED = gpu.Gpu(torch.device("cpu"), "pretended", unified=True)
+PRETENDED = gpu.Gpu(torch.device("cpu"), "pretended", unified=True, dtype=torch.float32)
 
 
 @pytest.fixture
