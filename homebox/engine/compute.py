@@ -8,6 +8,7 @@ All that depends on the kind of kernels is in here, and the rest of the engine d
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from homebox.fit.plan import Kernels, Kv, Plan, Quantize, refused
 from homebox.fit.room import Memory
 from homebox.kernels.attention import Attention, PagedCache
 from homebox.kernels.cpu import abi
+from homebox.kernels.cpu import cache as caches
 from homebox.kernels.cpu.attention import BlockCache, NativeAttention, kv_dtype
 from homebox.kernels.cpu.library import Absent, Native, library
 from homebox.kernels.cpu.memory import give_back
@@ -86,17 +88,23 @@ class Compute:
 def choose(start: Start, report: Report) -> Choice:
     """Raises BadFile for a model that these kernels cannot run, UsageError for settings that only a GPU could meet,
     KernelsMissing where native ones are asked for and cannot be."""
-    from homebox.engine import gpu
+    from homebox.engine import gpu, proof
 
-    found_gpu = gpu.find(start.device)
-    on_gpu = isinstance(found_gpu, gpu.Gpu)
-    if not on_gpu and (it := refused(plan_for(start, threads=1, kernels="native"))):
+    found, folder = gpu.find(start.device), Path(start.model_dir)
+    if isinstance(found, gpu.Gpu):
+        model, why = read(folder), ""
+        if start.device == "auto":  # nobody has said that it works
+            why = proof.why_not(found, start, model, report, caches.folder(os.environ))
+        if not why:
+            return gpu.choice(start, model, found, report)
+        found = f'{found.name} is here, and {why} (device = "cuda" uses it all the same)'
+    if it := refused(plan_for(start, threads=1, kernels="native")):
         raise UsageError(it.why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')
+    return _by_processor(start, read(folder), report, [f"{found}: the processor computes"] if found else [])
+
+
+def _by_processor(start: Start, model: Model, report: Report, notes: list[str]) -> Choice:
     folder = Path(start.model_dir)
-    model = read(folder)
-    if isinstance(found_gpu, gpu.Gpu):
-        return gpu.choice(start, model, found_gpu, report)
-    notes = [f"{found_gpu}: the processor computes"] if found_gpu else []
     placement = place(topology(), start.threads)
     torch.set_num_threads(placement.threads)
 

@@ -34,10 +34,8 @@ from homebox.wire.frames import Start
 
 # A chunk of a prompt where nobody reads: a GPU is fast enough that whoever comes next need not wait longer than this.
 PREFILL_MS = 100.0
-# "auto" takes a GPU when these kernels have been seen to work on one.
-UNSEEN = 'our kernels for GPUs have not been seen on a real one yet (scripts/gpu_check), so it is to be asked for: device = "cuda"'
 # bf16 is what is computed in.
-_KV_KINDS: Mapping[Kv, KvKind] = {"bf16": KvKind.AS_IS, "int8": KvKind.INT8, "fp8": KvKind.FP8}
+KV_KINDS: Mapping[Kv, KvKind] = {"bf16": KvKind.AS_IS, "int8": KvKind.INT8, "fp8": KvKind.FP8}
 DEPTH = 2  # one step is computed while the next one is planned
 
 
@@ -64,7 +62,7 @@ class Gpu:
 
 
 def find(asked: str) -> Gpu | str:
-    """The GPU that `device` means, or why the processor computes. Raises DeviceMissing where a GPU is asked for and there
+    """The GPU that `device` means, or why the processor computes, empty where there is none to speak of. Raises DeviceMissing where a GPU is asked for and there
     is none that we can use (yet), UsageError where nobody knows such a device."""
     known = re.fullmatch(r"auto|cpu|cuda(?::([0-9]+))?", asked)
     if known is None:
@@ -73,8 +71,6 @@ def find(asked: str) -> Gpu | str:
         return ""
     number = int(known[1] or 0)
     why = _why_not(number)
-    if not why and asked == "auto":
-        return f"{torch.cuda.get_device_name(number)} is here; {UNSEEN}"
     if not why:
         device = torch.device("cuda", number)
         properties = torch.cuda.get_device_properties(device)
@@ -112,12 +108,12 @@ def _load(start: Start, model: Model, plan: Plan, gpu: Gpu, report: Report) -> C
     kv, dtype = kv_kind(model, plan), gpu.dtype
     spec, weights = load_for_device(Path(start.model_dir), dtype, gpu.device, start.quantize, report)
     groups = layer_groups(spec)
-    who = _who_does_chunks(start, spec, dtype, _KV_KINDS[kv], gpu, report)
+    who = _who_does_chunks(start, spec, dtype, KV_KINDS[kv], gpu, report)
 
     def with_blocks(blocks: int) -> Parts:
         cache = PagedCache(
             layer_groups=owners(spec, groups), blocks=(blocks,) * len(groups), block_size=start.block_size,
-            kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=_KV_KINDS[kv],
+            kv_heads=spec.kv_heads, head_dim=spec.head_dim, dtype=dtype, device=gpu.device, kind=KV_KINDS[kv],
         )  # fmt: skip
         windows = tuple(group.window for group in groups)
         attention = TritonAttention(cache, windows, spec.heads, chunks=who.chunks)
@@ -144,7 +140,7 @@ def _load(start: Start, model: Model, plan: Plan, gpu: Gpu, report: Report) -> C
         kv=kv,
         weight_bytes=weight_bytes(model, plan),
         block_bytes=PagedCache.block_bytes(
-            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype, _KV_KINDS[kv]
+            spec.layers, start.block_size, spec.kv_heads, spec.head_dim, dtype, KV_KINDS[kv]
         ),
         with_blocks=with_blocks,
         runner=runner,

@@ -7,7 +7,7 @@ import torch
 from homebox.kernels.attention import KvKind
 from homebox.kernels.grouped import GROUP, Bits, Grouped
 from homebox.kernels.linear import Linear, PlainLinear
-from homebox.kernels.triton.checks import ROWS, Heads, Scope
+from homebox.kernels.triton.checks import FEW_ROWS, ROWS, Heads, Scope
 from homebox.kernels.triton.linear import GroupedLinear
 from homebox.model.decoder import LayerWeights, Weights
 from homebox.model.spec import DecoderSpec, Rope
@@ -46,7 +46,7 @@ SCOPE = Scope(
     draws=36,
 )
 SMALL_SCOPE = Scope(
-    torch.float32, (Heads(4, 2, 64),), ((0, 1), (16, 1), (40, 2), (0, 20)), 96, 3, ((96, 64),),
+    torch.float32, (Heads(4, 2, 64),), FEW_ROWS, 96, 3, ((96, 64),),
     ("int4", "int8", "fp8"), (1, 3), 700, 2,
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from homebox.kernels.triton.sampling import TritonSampling
 BLOCK = 16
 # Tokens that are cached, tokens that are new: around the borders of blocks, turns and splits.
 ROWS = ((0, 1), (15, 1), (16, 1), (511, 1), (512, 1), (1600, 2), (3000, 1), (0, 300), (700, 5), (1000, 200))
+FEW_ROWS = ((0, 1), (16, 1), (40, 2), (0, 20))  # for the interpreter
 BOUND = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 

@@ -13,11 +13,12 @@ import torch
 
 
 class Attend(NamedTuple):
-    """`few`, `many`: queries times heads of an item; `keys`: of a turn; `split`: keys of a split; `programs`: of a launch,
-    over all key heads, about four for each multiprocessor."""
+    """`few`, `many`: queries times heads of an item, `many_large` where heads are large; `keys`: of a turn; `split`: keys of a
+    split; `programs`: of a launch, over all key heads, about four for each multiprocessor."""
 
     few: int
     many: int
+    many_large: int
     keys: int
     split: int
     few_warps: int
@@ -26,8 +27,8 @@ class Attend(NamedTuple):
     programs: int
 
     def of(self, head_dim: int) -> Attend:
-        """For heads of this size: of large ones fewer keys at a time, for the sake of registers and shared memory."""
-        return self if head_dim <= 128 else self._replace(keys=self.keys // 2)
+        """For heads of this size: of large ones fewer at a time, for the sake of registers and shared memory."""
+        return self if head_dim <= 128 else self._replace(keys=self.keys // 2, many=self.many_large)
 
 
 class Product(NamedTuple):
@@ -56,14 +57,17 @@ class Tuning(NamedTuple):
 
 # About four programs of four warps on each of a GPU's 60 to 130 multiprocessors: 40 KB of weights on their way to each.
 OTHERS = Tuning(
-    Attend(16, 64, 64, 512, 4, 8, 2, 320), Multiply(Product(32, 16, 4, 1, 320), Product(32, 4, 4, 3, 320), 64)
+    Attend(16, 64, 64, 64, 512, 4, 8, 2, 320),
+    Multiply(Product(32, 16, 4, 1, 320), Product(32, 4, 4, 3, 320), 64),
 )
 _DATA_CENTRE = Tuning(
-    Attend(16, 64, 64, 512, 4, 8, 3, 528), Multiply(Product(32, 16, 4, 1, 528), Product(32, 8, 4, 4, 528), 64)
+    Attend(16, 64, 64, 64, 512, 4, 8, 3, 528),
+    Multiply(Product(32, 16, 4, 1, 528), Product(32, 8, 4, 4, 528), 64),
 )
 # Of AMD's consumer chips: no copies past the registers, so fewer stages, and fewer codes at a time.
 AMD = Tuning(
-    Attend(16, 32, 32, 512, 8, 8, 1, 320), Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64)
+    Attend(16, 32, 16, 32, 512, 8, 8, 1, 320),
+    Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64),
 )
 
 _BY_CAPABILITY: dict[tuple[int, int], Tuning] = {(8, 0): _DATA_CENTRE, (9, 0): _DATA_CENTRE}

@@ -20,7 +20,9 @@ from tests.engine.conftest import RunningEngine
 from tests.engine.fake_device import FakeDevice
 from tests.engine.null_device import Greedy
 
-SIZES = Attend(few=16, many=32, keys=32, split=64, few_warps=4, many_warps=4, stages=1, programs=4)
+SIZES = Attend(
+    few=16, many=32, many_large=32, keys=32, split=64, few_warps=4, many_warps=4, stages=1, programs=4
+)
 SLOTS, CHUNK = 4, 12
 PROMPTS = {"short": 2, "chunked": 15}
 LONG_PROMPTS = {"short": 3, "long": 70, "longer": 150, "at a block's end": 16, "one": 1}

@@ -15,7 +15,9 @@ from homebox.kernels.triton.attention import TritonAttention
 from homebox.kernels.triton.tuning import Attend
 
 BLOCK = 8
-SIZES = Attend(few=16, many=32, keys=16, split=32, few_warps=4, many_warps=4, stages=1, programs=4)
+SIZES = Attend(
+    few=16, many=32, many_large=32, keys=16, split=32, few_warps=4, many_warps=4, stages=1, programs=4
+)
 Rows = list[tuple[int, int]]  # tokens that are cached, tokens that are new
 
 # Around the borders of blocks (8), turns (16) and splits (32), as one token, as a few and as a chunk.

@@ -1,0 +1,150 @@
+"""A GPU that nobody asked for is used once our kernels have been seen to be right on it, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from homebox.engine import build, gpu, proof
+from homebox.engine.proof import Outcome
+from homebox.fit.model import read
+from homebox.wire.frames import Start
+from tests.engine.conftest import RunningEngine
+
+pytest.importorskip("triton", reason="the development extra brings Triton on Linux on x86-64 only")
+
+from homebox.kernels.triton import fused
+from homebox.kernels.triton.attention import TritonAttention
+
+Make = Callable[..., RunningEngine]
+PRETENDED = gpu.Gpu(torch.device("cpu"), "a card", unified=True, dtype=torch.float32)
+
+
+class Checks:
+    """What the sets come to, and which were run."""
+
+    def __init__(self, **outcomes: Outcome) -> None:
+        self.outcomes, self.ran = outcomes, 0
+
+    def __call__(self, gpu: gpu.Gpu, start: Start, name: str) -> Outcome:
+        self.ran += 1
+        return self.outcomes.get(name, Outcome(""))
+
+
+@pytest.fixture
+def why_not(tiny_model: Path, tmp_path: Path) -> Callable[..., str]:
+    def ask(checks: Checks, card: gpu.Gpu = PRETENDED, **start: str) -> str:
+        asked = Start(str(tiny_model), device="auto", **start)  # type: ignore[arg-type]
+        reported: list[tuple[str, int, int]] = []
+        why = proof.why_not(
+            card, asked, read(tiny_model), lambda *said: reported.append(said), tmp_path / "kernels", checks
+        )
+        assert not reported or reported[-1] == ("checking the GPU", len(proof.SETS), len(proof.SETS))
+        return why
+
+    return ask
+
+
+def test_what_was_found_right_is_not_checked_again_until_something_changes(
+    why_not: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked(*card: gpu.Gpu, **start: str) -> bool:
+        checks = Checks()
+        assert why_not(checks, *card, **start) == ""
+        assert checks.ran in (0, len(proof.SETS))
+        return checks.ran > 0
+
+    other = gpu.Gpu(torch.device("cpu"), "another card", unified=True)
+    assert checked() and not checked()
+    assert checked(other) and not checked(other)
+    assert checked(kv_type="int8") and checked(quantize="int4") and not checked(kv_type="int8")
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    assert checked() and not checked()
+    monkeypatch.setattr(proof, "_own_build", lambda: "another")
+    assert checked() and not checked()
+
+
+def test_what_was_found_wrong_is_said_each_time_and_not_checked_again(why_not: Callable[..., str]) -> None:
+    checks = Checks(sampling=Outcome("2 tokens drawn is off by 1"), whole=Outcome("whole: crashed"))
+    for _ in range(2):
+        assert why_not(checks) == "our kernels do not pass their checks on it: 2 tokens drawn is off by 1"
+    assert checks.ran == len(proof.SETS)
+
+
+def test_where_memory_was_short_it_is_checked_at_the_next_start(why_not: Callable[..., str]) -> None:
+    short = Checks(attention=Outcome("too little of its memory is free to check them", lasting=False))
+    assert "too little" in why_not(short)
+    assert why_not(Checks()) == ""
+
+
+def test_where_nothing_can_be_kept_the_processor_computes(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels").write_text("in the way")
+    checks = Checks()
+    why = proof.why_not(
+        PRETENDED, Start(str(tiny_model)), read(tiny_model), lambda *_: None, tmp_path / "kernels", checks
+    )
+    assert "could not be remembered" in why and not checks.ran
+
+
+def test_the_settings_decide_whether_it_is_asked(engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find", lambda asked: PRETENDED if asked != "cpu" else "")
+    asked: list[str] = []
+
+    def why_not(found: gpu.Gpu, start: Start, *_: object) -> str:
+        asked.append(start.device)
+        return why
+
+    monkeypatch.setattr(proof, "why_not", why_not)
+    why = "it is wrong"
+    ready = engine(device="auto", max_running=2, max_chunk_tokens=8).ready
+    assert "pretended" not in ready.device and ready.attention != "triton"
+    assert (
+        ready.notes[0]
+        == 'a card is here, and it is wrong (device = "cuda" uses it all the same): the processor computes'
+    )
+    assert engine(device="cuda", max_running=2, max_chunk_tokens=8).ready.attention == "triton"
+    why = ""
+    ready = engine(device="auto", max_running=2, max_chunk_tokens=8).ready
+    assert ready.attention == "triton" and not ready.notes
+    assert asked == ["auto", "auto"]
+
+
+def test_a_set_is_a_process_that_says_what_it_found(tiny_model: Path, tmp_path: Path) -> None:
+    start = Start(str(tiny_model))
+    assert proof._in_a_process(PRETENDED, start, "operations") == Outcome("")
+    assert proof._in_a_process(PRETENDED, start, "operations", within_s=0.01) == Outcome(
+        "operations took longer than 0 s"
+    )
+    gone = Start(str(tmp_path / "nothing"))
+    assert "/nothing is not there" in proof._in_a_process(PRETENDED, gone, "operations").why
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # what padding holds is anything
+@pytest.mark.parametrize("kv_type", ["auto", pytest.param("fp8", marks=pytest.mark.long)])
+def test_a_whole_engine_that_is_right_passes_and_one_that_is_wrong_does_not(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, kv_type: str
+) -> None:
+    monkeypatch.setattr(gpu, "find", lambda asked: PRETENDED if asked == "cuda" else "")
+    spec, start = read(tiny_model).spec, Start(str(tiny_model), device="cuda", kv_type=kv_type)
+    monkeypatch.setattr(build, "_MEASURED_TOKENS", (1,))
+    texts = proof.Texts((1, 18), answer=2, chunk=8)
+    found = list(proof.whole(spec, start, texts))
+    assert len(found) == 2 and all(check.passed for check in found)
+    assert found[0].bound == proof.BOUNDS["bf16" if kv_type == "auto" else kv_type]
+    monkeypatch.setattr(TritonAttention, "attend_into", lambda self, layer, q, out: out.copy_(q))
+    assert not next(proof.whole(spec, start, texts)).passed
+
+
+def test_a_kernel_that_is_wrong_is_found(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from homebox.kernels.triton import checks
+
+    scope = proof.scope(read(tiny_model), Start(str(tiny_model)), torch.device("cpu"))
+    assert all(check.passed for check in checks.SETS["operations"](torch.device("cpu"), scope))
+    right = fused.silu_and_multiply
+    monkeypatch.setattr(checks, "silu_and_multiply", lambda x: right(x) * 1.01)
+    assert not all(check.passed for check in checks.SETS["operations"](torch.device("cpu"), scope))
