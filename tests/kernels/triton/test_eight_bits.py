@@ -124,7 +124,9 @@ def test_a_text_is_near_and_to_the_bit_the_same_after_its_blocks_were_moved_out_
     again = {}
     for name in ("first", "hit", "moved"):
         if name == "moved":  # others take all blocks meanwhile
-            ours.submit(Submit("other", "leo", prompt(8 * size - 1, 2), Sampling(max_tokens=1, temperature=0.0)))
+            ours.submit(
+                Submit("other", "leo", prompt(8 * size - 1, 2), Sampling(max_tokens=1, temperature=0.0))
+            )
             ours.run()
         ours.submit(Submit(name, "mia", prompt(10, 1), Sampling(max_tokens=2, temperature=0.0, logprobs=0)))
         ours.run()
