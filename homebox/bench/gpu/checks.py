@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import rms_norm, silu
 
+from homebox.kernels import fp8
 from homebox.kernels.attention import BatchShape, KvKind, PagedCache, decode
 from homebox.kernels.grouped import quantise
 from homebox.kernels.sampling import REFERENCE, Draw
@@ -26,6 +27,8 @@ BLOCK = 16
 # Tokens that are cached, tokens that are new: around the borders of blocks, turns and splits.
 ROWS = [(0, 1), (15, 1), (16, 1), (511, 1), (512, 1), (1600, 2), (3000, 1), (0, 300), (700, 5), (1000, 200)]
 FEW_ROWS = [(0, 1), (16, 1), (40, 2), (0, 20)]
+# Half a step between codes, at the largest number of a head.
+STORED = {KvKind.AS_IS: 0.0, KvKind.INT8: 0.5 / 127 + 1e-4, KvKind.FP8: 16 / 448 + 1e-4}
 BOUND = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -40,7 +43,8 @@ class Check(NamedTuple):
 
 
 def attention(device: torch.device, small: bool) -> Iterator[Check]:
-    shapes: list[tuple[int, int, int, int | None, float, KvKind]] = [(4, 2, 64, None, 0.0, KvKind.AS_IS)]
+    shapes: list[tuple[int, int, int, int | None, float, KvKind]]
+    shapes = [(4, 2, 64, None, 0.0, kind) for kind in KvKind]
     if not small:
         shapes = [
             (32, 8, 128, None, 0.0, KvKind.AS_IS),
@@ -119,20 +123,25 @@ def entering(device: torch.device, small: bool) -> Iterator[Check]:
     dtype = torch.float32 if small else torch.bfloat16
     tokens = 3 if small else 65
     generator = torch.Generator(device).manual_seed(1)
-    cache = PagedCache(
-        layer_groups=(0,), blocks=(8,), block_size=BLOCK, kv_heads=kv_heads, head_dim=dim, dtype=dtype, device=device
-    )  # fmt: skip
-    attention = TritonAttention(cache, (None,), heads)
-    attention.plan(BatchShape.of([0], [tokens], [[list(range(8))]]))
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, generator=generator, device=device).to(dtype)
     angles = torch.randn(tokens, dim // 2, generator=generator, device=device) * 10
-    q = attention.enter(0, qkv, angles.cos(), angles.sin(), 1e-5)
     parts = qkv.float().view(tokens, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
     both = torch.cat((angles, angles), dim=-1)[:, None]
     turned = [rotate(part, both.cos(), both.sin()) for part in parts[:2]]
-    yield Check("rotated queries", _error(q, turned[0]), BOUND[dtype])
-    yield Check("keys in the cache", _error(cache.k[0][:tokens], turned[1]), BOUND[dtype])
-    yield Check("values in the cache", _error(cache.v[0][:tokens], parts[2]), 0.0)
+    for kind in KvKind:
+        cache = PagedCache(
+            layer_groups=(0,), blocks=(8,), block_size=BLOCK, kv_heads=kv_heads, head_dim=dim, dtype=dtype,
+            device=device, kind=kind,
+        )  # fmt: skip
+        attention = TritonAttention(cache, (None,), heads)
+        attention.plan(BatchShape.of([0], [tokens], [[list(range(8))]]))
+        q = attention.enter(0, qkv, angles.cos(), angles.sin(), 1e-5)
+        k, v = (x[:tokens] for x in cache.blocks_of(0, torch.arange(8, device=device)))
+        said = f" in {kind.name.lower()}" if kind else ""
+        if not kind:
+            yield Check("rotated queries", _error(q, turned[0]), BOUND[dtype])
+        yield Check(f"keys in the cache{said}", _error(k, turned[1]), STORED[kind] + BOUND[dtype])
+        yield Check(f"values in the cache{said}", _error(v, parts[2]), STORED[kind])
 
 
 def small_operations(device: torch.device, small: bool) -> Iterator[Check]:
@@ -164,6 +173,17 @@ def quantised(device: torch.device, small: bool) -> Iterator[Check]:
                 yield Check(
                     f"int{bits} {outputs}x{inputs}, {rows} rows",
                     _error(linear(x), x.float() @ exact.T),
+                    BOUND[dtype],
+                )
+        codes = fp8.quantise(weight.to(device))
+        for native in sorted({False, fp8.multiplies(device)}):
+            product = fp8.Fp8Linear(codes, None, device, native)
+            for rows in (1, 3) if small else (1, 16, 200):
+                x = torch.randn(rows, inputs, generator=generator).to(device=device, dtype=dtype)
+                met = fp8.quantise(x).dequantised() if native else x.float()
+                yield Check(
+                    f"fp8 {outputs}x{inputs}, {rows} rows, {'multiplied' if native else 'widened'}",
+                    _error(product(x), met @ codes.dequantised().T),
                     BOUND[dtype],
                 )
 

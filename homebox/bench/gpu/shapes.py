@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from homebox.kernels.fp8 import Fp8Linear, quantise
 from homebox.kernels.grouped import GROUP, Bits, Grouped
 from homebox.kernels.linear import Linear, PlainLinear
 from homebox.kernels.triton.linear import GroupedLinear
@@ -22,7 +23,7 @@ SHAPES: dict[str, DecoderSpec] = {
 
 
 def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Random ones; `kind` is "dense", "int8" or "int4" (the head then has 8 bits)."""
+    """Random ones; `kind` is "dense", "int8", "int4" or "fp8" (the head then is in int8)."""
     generator = torch.Generator(device).manual_seed(1)
     spread = 0.02
 
@@ -32,6 +33,8 @@ def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.devi
     def linear(rows: int, columns: int, kind: str = kind) -> Linear:
         if kind == "dense":
             return PlainLinear(matrix(rows, columns))
+        if kind == "fp8":
+            return Fp8Linear(quantise(matrix(rows, columns)), None, device)
         return GroupedLinear(_grouped(rows, columns, 4 if kind == "int4" else 8, generator), None, device)
 
     def norm() -> torch.Tensor:
