@@ -29,7 +29,8 @@ ITEM = tl.constexpr(5)  # numbers of an item: row, first query, queries, split (
 
 @triton.jit
 def decode_e4m3(bits):
-    """fp32 of e4m3 bits, exact: as fp16 bits they are 2^8 too small. There are no NaNs in a cache."""
+    """fp32 of e4m3 bits, exact: as fp16 bits they are 2^8 too small. There are no NaNs in a cache. Shifts and a conversion from
+    fp16, which every GPU that we compile for has, so there is no list of those that can (compile.py has it on each)."""
     wide = bits.to(tl.uint16)
     half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
     return half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
