@@ -14,7 +14,7 @@ from homebox.engine.budget import StepTime, chunk_load
 from homebox.engine.core import Engine
 from homebox.engine.device_runner import Chooser, DeviceRunner
 from homebox.engine.scheduler import Limits, Scheduler
-from homebox.kernels.attention import PagedCache
+from homebox.kernels.attention import KvKind, PagedCache
 from homebox.kernels.device import device_for
 from homebox.kernels.host import HostBlocks
 from homebox.kernels.triton.attention import TritonAttention
@@ -56,12 +56,13 @@ class House:
         chunk: int = 2048,
         depth: int = 2,
         host_tokens: int = 0,
+        kind: KvKind = KvKind.AS_IS,
     ) -> None:
         """`kv_tokens`, `host_tokens`: for how many there is room on the device, and in the machine's own memory."""
         blocks = -(-kv_tokens // BLOCK)
         cache = PagedCache(
             layer_groups=(0,) * spec.layers, blocks=(blocks,), block_size=BLOCK, kv_heads=spec.kv_heads,
-            head_dim=spec.head_dim, dtype=dtype, device=device,
+            head_dim=spec.head_dim, dtype=dtype, device=device, kind=kind,
         )  # fmt: skip
         attention = TritonAttention(cache, (None,), spec.heads)
         decoder = DeviceDecoder(spec, weights, attention)

@@ -14,6 +14,7 @@ import torch
 from homebox.bench.figures import percentile
 from homebox.bench.gpu.house import Answer, House
 from homebox.bench.gpu.shapes import SHAPES, streamed_bytes, weights
+from homebox.kernels.attention import KvKind
 from homebox.kernels.triton.sampling import TritonChooser
 from homebox.model.spec import DecoderSpec
 
@@ -69,7 +70,7 @@ def bandwidth(device: torch.device, sizes: Sizes) -> float:
 
 
 def engine(shape: str, kind: str, device: torch.device, sizes: Sizes) -> Iterator[Row]:
-    """One model: one stream, many, a document beside readers, a chat that is gone on with."""
+    """One model, with "fp8" keys and values in fp8 as well: one stream, many, a document beside readers, a chat that is gone on with."""
     spec, dtype = SHAPES[shape], _dtype(device)
     name = f"{shape} {kind}"
     reads = bandwidth(device, sizes)
@@ -79,6 +80,7 @@ def engine(shape: str, kind: str, device: torch.device, sizes: Sizes) -> Iterato
     house = House(
         spec, loaded, TritonChooser(max(64, sizes.slots), spec.vocab_size, device), kv_tokens=sizes.kv_tokens, dtype=dtype,
         device=device, chunk=sizes.chunk, slots=sizes.slots, host_tokens=2 * sizes.chat,
+        kind=KvKind.FP8 if kind == "fp8" else KvKind.AS_IS,
     )  # fmt: skip
     yield Row(name, "ready after the weights", time.perf_counter() - began, "s", goal=5.0, better="less")
     rng = random.Random(1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from homebox.kernels.attention import KvKind
+from homebox.kernels.fp8 import quantise
 from homebox.kernels.grouped import GROUP, Bits, Grouped
 from homebox.kernels.linear import Linear, PlainLinear
 from homebox.kernels.triton.checks import FEW_ROWS, ROWS, Heads, Scope
-from homebox.kernels.triton.linear import GroupedLinear
+from homebox.kernels.triton.linear import Fp8Linear, GroupedLinear
 from homebox.model.decoder import LayerWeights, Weights
 from homebox.model.spec import DecoderSpec, Rope
 
@@ -46,13 +47,13 @@ SCOPE = Scope(
     draws=36,
 )
 SMALL_SCOPE = Scope(
-    torch.float32, (Heads(4, 2, 64),), FEW_ROWS, 96, 3, ((96, 64),),
+    torch.float32, tuple(Heads(4, 2, 64, kind=kind) for kind in KvKind), FEW_ROWS, 96, 3, ((96, 64),),
     ("int4", "int8", "fp8"), (1, 3), 700, 2,
 )  # fmt: skip
 
 
 def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Random ones; `kind` is "dense", "int8" or "int4" (the head then has 8 bits)."""
+    """Random ones; `kind` is "dense", "int8", "int4" or "fp8" (the head then is in int8)."""
     generator = torch.Generator(device).manual_seed(1)
     spread = 0.02
 
@@ -62,6 +63,8 @@ def weights(spec: DecoderSpec, kind: str, dtype: torch.dtype, device: torch.devi
     def linear(rows: int, columns: int, kind: str = kind) -> Linear:
         if kind == "dense":
             return PlainLinear(matrix(rows, columns))
+        if kind == "fp8":
+            return Fp8Linear(quantise(matrix(rows, columns)), None, device)
         return GroupedLinear(_grouped(rows, columns, 4 if kind == "int4" else 8, generator), None, device)
 
     def norm() -> torch.Tensor:

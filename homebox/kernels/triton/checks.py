@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import rms_norm, silu
 
+from homebox.kernels import fp8
 from homebox.kernels.attention import BatchShape, KvKind, PagedCache, decode
-from homebox.kernels.fp8 import quantise as quantise_fp8
 from homebox.kernels.grouped import quantise
 from homebox.kernels.sampling import REFERENCE, Draw
 from homebox.kernels.triton.attention import TritonAttention
@@ -27,6 +27,8 @@ BLOCK = 16
 # Tokens that are cached, tokens that are new: around the borders of blocks, turns and splits.
 ROWS = ((0, 1), (15, 1), (16, 1), (511, 1), (512, 1), (1600, 2), (3000, 1), (0, 300), (700, 5), (1000, 200))
 FEW_ROWS = ((0, 1), (16, 1), (40, 2), (0, 20))  # for the interpreter
+# Half a step between codes, at the largest number of a head.
+STORED = {KvKind.AS_IS: 0.0, KvKind.INT8: 0.5 / 127 + 1e-4, KvKind.FP8: 16 / 448 + 1e-4}
 BOUND = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -133,23 +135,28 @@ def entering(device: torch.device, scope: Scope) -> Iterator[Check]:
     heads, kv_heads, dim = scope.attention[0][:3]
     dtype, tokens = scope.dtype, scope.tokens
     generator = torch.Generator(device).manual_seed(1)
-    cache = PagedCache(
-        layer_groups=(0,), blocks=(8,), block_size=BLOCK, kv_heads=kv_heads, head_dim=dim, dtype=dtype, device=device
-    )  # fmt: skip
-    attention = TritonAttention(cache, (None,), heads)
-    attention.plan(BatchShape.of([0], [tokens], [[list(range(8))]]))
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, generator=generator, device=device).to(dtype)
     angles = torch.randn(tokens, dim // 2, generator=generator, device=device) * 10
-    q = attention.enter(0, qkv, angles.cos(), angles.sin(), 1e-5)
     parts = qkv.float().view(tokens, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
     c, s = angles.cos()[:, None], angles.sin()[:, None]
     turned = []
     for part in parts[:2]:
         first, second = part.chunk(2, dim=-1)
         turned.append(torch.cat((first * c - second * s, second * c + first * s), dim=-1))
-    yield Check("rotated queries", _error(q, turned[0]), BOUND[dtype])
-    yield Check("keys in the cache", _error(cache.k[0][:tokens], turned[1]), BOUND[dtype])
-    yield Check("values in the cache", _error(cache.v[0][:tokens], parts[2]), 0.0)
+    for kind in dict.fromkeys(each.kind for each in scope.attention):
+        cache = PagedCache(
+            layer_groups=(0,), blocks=(8,), block_size=BLOCK, kv_heads=kv_heads, head_dim=dim, dtype=dtype,
+            device=device, kind=kind,
+        )  # fmt: skip
+        attention = TritonAttention(cache, (None,), heads)
+        attention.plan(BatchShape.of([0], [tokens], [[list(range(8))]]))
+        q = attention.enter(0, qkv, angles.cos(), angles.sin(), 1e-5)
+        k, v = (x[:tokens] for x in cache.blocks_of(0, torch.arange(8, device=device)))
+        said = f" in {kind.name.lower()}" if kind else ""
+        if not kind:
+            yield Check("rotated queries", _error(q, turned[0]), BOUND[dtype])
+        yield Check(f"keys in the cache{said}", _error(k, turned[1]), STORED[kind] + BOUND[dtype])
+        yield Check(f"values in the cache{said}", _error(v, parts[2]), STORED[kind])
 
 
 def small_operations(device: torch.device, scope: Scope) -> Iterator[Check]:
@@ -172,21 +179,30 @@ def quantised(device: torch.device, scope: Scope) -> Iterator[Check]:
     for outputs, inputs in scope.weights:
         weight = torch.randn(outputs, inputs, generator=generator) * 0.02
         for kind in scope.kinds:
-            linear: GroupedLinear | Fp8Linear
-            if kind == "fp8":
-                kept = quantise_fp8(weight)
-                linear, exact = Fp8Linear(kept, None, device), kept.dequantised().to(device)
-            else:
-                linear = GroupedLinear(quantise(weight, 4 if kind == "int4" else 8), None, device)
-                exact = linear.unpacked(dtype).float()
-            for rows in scope.products:
-                x = torch.randn(rows, inputs, generator=generator).to(device=device, dtype=dtype)
-                met = x.float()
-                if isinstance(linear, Fp8Linear) and linear.native:
-                    met = quantise_fp8(x).dequantised()  # rows are rounded as well
-                yield Check(
-                    f"{kind} {outputs}x{inputs}, {rows} rows", _error(linear(x), met @ exact.T), BOUND[dtype]
-                )
+            for linear, exact in _kept(weight, kind, dtype, device):
+                native = isinstance(linear, Fp8Linear) and linear.native
+                how = ", by products of fp8" if native else ""
+                for rows in scope.products:
+                    x = torch.randn(rows, inputs, generator=generator).to(device=device, dtype=dtype)
+                    met = fp8.quantise(x).dequantised() if native else x.float()  # rows are rounded as well
+                    yield Check(
+                        f"{kind} {outputs}x{inputs}, {rows} rows{how}",
+                        _error(linear(x), met @ exact.T),
+                        BOUND[dtype],
+                    )
+
+
+def _kept(
+    weight: torch.Tensor, kind: str, dtype: torch.dtype, device: torch.device
+) -> Iterator[tuple[GroupedLinear | Fp8Linear, torch.Tensor]]:
+    """Each way in which it is multiplied here, and what it is then."""
+    if kind != "fp8":
+        linear = GroupedLinear(quantise(weight, 4 if kind == "int4" else 8), None, device)
+        yield linear, linear.unpacked(dtype).float()
+        return
+    codes = fp8.quantise(weight.to(device))
+    for native in sorted({False, fp8.multiplies(device)}):
+        yield Fp8Linear(codes, None, device, native), codes.dequantised()
 
 
 def sampling(device: torch.device, scope: Scope) -> Iterator[Check]:
