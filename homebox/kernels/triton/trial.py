@@ -62,19 +62,21 @@ def error(chunks: Chunks, shapes: Shapes, device: Device, rows: Rows = ()) -> fl
     for window, _ in shapes.layers:
         border = () if window is None else ((min(window, WIDEST) + 90, 64),)
         ours, theirs, q = _both(chunks, shapes, window, device, (*(rows or CHECKED), *border))
-        found: list[torch.Tensor] = []
-
-        def compare(
-            ours: TritonAttention = ours, theirs: TritonAttention = theirs, q: torch.Tensor = q
-        ) -> None:
-            right, other = ours.attend(0, q).float(), theirs.attend(0, q).float()
-            found.append(((other - right).abs() / (1 + right.abs())).max())  # noqa: B023 - called at once
-
-        with torch.inference_mode():
-            device.run(compare)
-            off = float(device.read(found[0]))
-        worst = max(worst, float("inf") if off != off else off)
+        worst = max(worst, _apart(ours, theirs, q, device))
     return worst
+
+
+def _apart(ours: TritonAttention, theirs: TritonAttention, q: torch.Tensor, device: Device) -> float:
+    """Infinitely far where anything is not a number."""
+    found: list[torch.Tensor] = []
+
+    def compare() -> None:
+        right, other = ours.attend(0, q).float(), theirs.attend(0, q).float()
+        found.append(((other - right).abs() / (1 + right.abs())).nan_to_num(nan=torch.inf).max())
+
+    with torch.inference_mode():
+        device.run(compare)
+        return float(device.read(found[0]))
 
 
 def milliseconds(
