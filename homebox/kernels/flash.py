@@ -61,7 +61,7 @@ def find(capability: tuple[int, int] | None) -> Library | str | None:
     version = next(filter(None, map(_version, _DISTRIBUTIONS)), "3")
     name = f"flash-attn {version}"
     if capability is None:
-        return f"{name} is installed, but no GPU is known here on which it has been tried"
+        return f"{name} is installed, but has not been tried yet on a GPU that is not NVIDIA's"
     if capability not in CAPABILITIES:
         return f"{name} is installed, but has no kernels for this GPU (capability {capability[0]}.{capability[1]})"
     return Library(name, _build(found.origin), lambda: _loaded(name))

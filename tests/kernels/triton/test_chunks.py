@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from homebox.kernels.attention import KvKind
+from homebox.kernels.attention import BatchShape, KvKind, PagedCache
 from homebox.kernels.chunks import segments
 from homebox.kernels.flash import FlashAttention
 from homebox.kernels.triton.attention import TritonAttention
@@ -90,6 +90,29 @@ def test_what_lies_behind_a_window_may_be_nobodys_or_not_a_number() -> None:
     attention.plan(house.shape([0, 1, 2]))
     out = attention.attend(0, torch.cat(house.queries))
     torch.testing.assert_close(out.float(), wanted, rtol=BOUNDS[BF16], atol=BOUNDS[BF16])
+
+
+def test_layers_that_see_less_far_have_blocks_of_their_own() -> None:
+    cache = PagedCache(
+        layer_groups=(0, 1, 0), blocks=(9, 9), block_size=BLOCK, kv_heads=2, head_dim=64, dtype=BF16,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(3)
+    for x in (*cache.k, *cache.v):
+        x.normal_(generator=generator)
+    q = torch.randn(31, 4, 64, generator=generator).to(BF16)
+    library = FlashAttention("a library", with_kvcache())
+    ours, beside = (
+        TritonAttention(cache, (None, 12), 4, sizes=SIZES, chunks=chunks) for chunks in (None, library)
+    )
+    shape = BatchShape.of([20, 3], [30, 1], [[[8, 1, 7, 2, 6, 3, 5], [4]], [[-1, 0, 8, 1, 7, 2, 6], [5]]])
+    for attention in (ours, beside):
+        attention.plan(shape)
+    for layer in range(3):
+        right = ours.attend(layer, q).float()
+        torch.testing.assert_close(
+            beside.attend(layer, q).float(), right, rtol=2 * BOUNDS[BF16], atol=2 * BOUNDS[BF16]
+        )
 
 
 def test_the_stand_in_is_as_picky_as_the_library() -> None:
