@@ -61,7 +61,7 @@ def find(capability: tuple[int, int] | None) -> Library | str | None:
     version = next(filter(None, map(_version, _DISTRIBUTIONS)), "3")
     name = f"flash-attn {version}"
     if capability is None:
-        return f"{name} is installed, but no GPU is known here on which it has been tried"
+        return f"{name} is installed, but has not been tried yet on a GPU that is not NVIDIA's"
     if capability not in CAPABILITIES:
         return f"{name} is installed, but has no kernels for this GPU (capability {capability[0]}.{capability[1]})"
     return Library(name, _build(found.origin), lambda: _loaded(name))
@@ -71,9 +71,7 @@ def _second() -> str | None:
     version = _version("flash-attn")
     if version is None:
         return None
-    return (
-        f"flash-attn {version} is installed, but reads pages of 256 tokens only; flash-attn 3 would be tried"
-    )
+    return f"flash-attn {version} is installed, but reads pages of 256 tokens and multiples of that, where ours have 16"
 
 
 def _version(distribution: str) -> str | None:
@@ -89,7 +87,8 @@ def _build(interface: str | None) -> str:
     if (extension := importlib.util.find_spec(EXTENSION)) is not None:
         for folder in extension.submodule_search_locations or ():
             files += sorted(Path(folder).glob("*.so"))
-    return " ".join(f"{file.name}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files)
+    found = ((file.name, file.stat()) for file in files if file.is_file())
+    return " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in found)
 
 
 def _loaded(name: str) -> Chunks:

@@ -297,6 +297,7 @@ SETTINGS = [
     ("kernels", "fast"),
     ("log_format", "xml"),
     ("max_running", 0),
+    ("attention", "flash"),
     ("max_running", 1_000_000),
     ("max_chunk_tokens", 0),
     ("max_answer_tokens", -1),

@@ -14,6 +14,7 @@ from homebox.engine.chunks import FILE, Chosen, choose
 from homebox.kernels.chunks import Chunks
 from homebox.kernels.device import Device, ImmediateDevice
 from homebox.kernels.flash import FlashAttention, Library
+from homebox.kernels.remembered import KEPT
 
 pytest.importorskip("triton", reason="the development extra brings Triton on Linux on x86-64 only")
 
@@ -132,6 +133,29 @@ def test_what_the_answer_depends_on_is_asked_for_anew(shelf: Shelf) -> None:
     for _ in range(2):
         shelf.choose(trial)
     assert trial.timed == 5
+
+
+def test_what_was_taken_and_cannot_be_loaded_any_more_is_not_used(shelf: Shelf) -> None:
+    trial = Trial()
+    assert shelf.choose(trial).chunks is not None
+
+    def fail() -> Any:
+        raise ImportError("libcudart.so.12: cannot open shared object file")
+
+    shelf.library = Library("flash-attn 3.0", "built today", fail)
+    chosen = shelf.choose(trial)
+    assert chosen.chunks is None and trial.timed == 1
+    assert "ImportError: libcudart.so.12: cannot open" in chosen.notes[0]
+
+
+def test_what_is_remembered_does_not_grow_for_ever(shelf: Shelf) -> None:
+    trial = Trial()
+    for i in range(KEPT + 3):
+        shelf.choose(trial, about=ABOUT | {"torch": str(i)})
+    assert len(json.loads((shelf.cache / FILE).read_text())["findings"]) == KEPT
+    shelf.choose(trial, about=ABOUT | {"torch": str(KEPT)})
+    assert trial.timed == KEPT + 3, "the newest are kept"
+    assert [file.name for file in shelf.cache.iterdir()] == [FILE]
 
 
 def _other_version(file: Path) -> None:

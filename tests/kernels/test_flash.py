@@ -46,7 +46,7 @@ def test_compiled_anew_it_is_another_one(installed: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
-    ("capability", "said"), [((12, 0), "capability 12.0"), ((7, 5), "7.5"), (None, "no GPU")]
+    ("capability", "said"), [((12, 0), "capability 12.0"), ((7, 5), "7.5"), (None, "not NVIDIA's")]
 )
 def test_on_a_gpu_that_is_not_on_the_list_it_is_said_and_not_tried(
     capability: tuple[int, int] | None, said: str

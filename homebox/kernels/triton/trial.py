@@ -27,8 +27,9 @@ Rows = tuple[tuple[int, int], ...]  # tokens that are cached, tokens that are ne
 BOUND = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 CHECKED: Rows = ((0, 1), (0, 300), (700, 1), (37, 64), (1000, 200), (2500, 100))
 TIMED: Rows = ((0, 512), (4096, 512))
-# A wider window is checked with fewer tokens than it has: its border then shows in nothing.
-WIDEST = 8192
+# The border of a window shows where it goes through the few keys that count for a query: of so many queries some have it there.
+# A window wider than WIDEST is checked with fewer tokens than it has, so its border is not.
+BORDER, WIDEST = 512, 8192
 _REPEATS, _REPLAYS = 9, 4
 # Scores this large leave a query few keys that count, so that one key too many or too few is seen.
 _PEAKED = 4.0
@@ -56,25 +57,30 @@ def own_build() -> str:
 
 
 def error(chunks: Chunks, shapes: Shapes, device: Device, rows: Rows = ()) -> float:
-    """How far its answers are from ours where they differ most, to be held to BOUND; `rows`: CHECKED, if none are given. Raises
-    whatever it raises."""
+    """How far its answers are from ours where they differ most, to be held to BOUND; `rows`: some others than it has by itself.
+    Raises whatever the library raises."""
     worst = 0.0
     for window, _ in shapes.layers:
-        border = () if window is None else ((min(window, WIDEST) + 90, 64),)
-        ours, theirs, q = _both(chunks, shapes, window, device, (*(rows or CHECKED), *border))
-        found: list[torch.Tensor] = []
-
-        def compare(
-            ours: TritonAttention = ours, theirs: TritonAttention = theirs, q: torch.Tensor = q
-        ) -> None:
-            right, other = ours.attend(0, q).float(), theirs.attend(0, q).float()
-            found.append(((other - right).abs() / (1 + right.abs())).max())  # noqa: B023 - called at once
-
-        with torch.inference_mode():
-            device.run(compare)
-            off = float(device.read(found[0]))
-        worst = max(worst, float("inf") if off != off else off)
+        ours, theirs, q = _both(chunks, shapes, window, device, rows or _checked(window))
+        worst = max(worst, _apart(ours, theirs, q, device))
     return worst
+
+
+def _checked(window: int | None) -> Rows:
+    return CHECKED if window is None else (*CHECKED, (min(window, WIDEST) + 90, BORDER))
+
+
+def _apart(ours: TritonAttention, theirs: TritonAttention, q: torch.Tensor, device: Device) -> float:
+    """Infinitely far where anything is not a number."""
+    found: list[torch.Tensor] = []
+
+    def compare() -> None:
+        right, other = ours.attend(0, q).float(), theirs.attend(0, q).float()
+        found.append(((other - right).abs() / (1 + right.abs())).nan_to_num(nan=torch.inf).max())
+
+    with torch.inference_mode():
+        device.run(compare)
+        return float(device.read(found[0]))
 
 
 def milliseconds(

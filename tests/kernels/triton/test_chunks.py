@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from homebox.kernels.attention import KvKind
+from homebox.kernels.attention import BatchShape, KvKind, PagedCache
+from homebox.kernels.chunks import segments
 from homebox.kernels.flash import FlashAttention
 from homebox.kernels.triton.attention import TritonAttention
 from tests.engine.conftest import RunningEngine
@@ -88,6 +92,29 @@ def test_what_lies_behind_a_window_may_be_nobodys_or_not_a_number() -> None:
     torch.testing.assert_close(out.float(), wanted, rtol=BOUNDS[BF16], atol=BOUNDS[BF16])
 
 
+def test_layers_that_see_less_far_have_blocks_of_their_own() -> None:
+    cache = PagedCache(
+        layer_groups=(0, 1, 0), blocks=(9, 9), block_size=BLOCK, kv_heads=2, head_dim=64, dtype=BF16,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(3)
+    for x in (*cache.k, *cache.v):
+        x.normal_(generator=generator)
+    q = torch.randn(31, 4, 64, generator=generator).to(BF16)
+    library = FlashAttention("a library", with_kvcache())
+    ours, beside = (
+        TritonAttention(cache, (None, 12), 4, sizes=SIZES, chunks=chunks) for chunks in (None, library)
+    )
+    shape = BatchShape.of([20, 3], [30, 1], [[[8, 1, 7, 2, 6, 3, 5], [4]], [[-1, 0, 8, 1, 7, 2, 6], [5]]])
+    for attention in (ours, beside):
+        attention.plan(shape)
+    for layer in range(3):
+        right = ours.attend(layer, q).float()
+        torch.testing.assert_close(
+            beside.attend(layer, q).float(), right, rtol=2 * BOUNDS[BF16], atol=2 * BOUNDS[BF16]
+        )
+
+
 def test_the_stand_in_is_as_picky_as_the_library() -> None:
     house = House(4, 2, 64, rows=RAGGED)  # fp32, which it does not take
     house.fill()
@@ -97,12 +124,42 @@ def test_the_stand_in_is_as_picky_as_the_library() -> None:
         attention.attend(0, torch.cat(house.queries))
 
 
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_library_finds_the_blocks_of_every_key_and_never_one_of_somebody_else(data: st.DataObject) -> None:
+    size, few = data.draw(st.sampled_from([4, 16])), data.draw(st.integers(1, 16))
+    window = data.draw(st.none() | st.integers(1, 60))
+    rows = data.draw(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 40)), min_size=1, max_size=5))
+    width = 130 // size + 1
+    table = torch.full((len(rows), width), -1, dtype=torch.int32)
+    slots = data.draw(st.permutations(range(len(rows))))
+    tokens, numbers = 0, []
+    for slot, (start, count) in zip(slots, rows, strict=True):
+        first = 0 if window is None else max(start + 1 - window, 0) // size
+        last = (start + count - 1) // size
+        table[slot, first : last + 1] = 1000 * slot + torch.arange(first, last + 1, dtype=torch.int32)
+        numbers.append((slot, start, tokens, count))
+        tokens += count
+    (made,) = segments(
+        torch.tensor(numbers, dtype=torch.int32), (table,), (window,), few=few, block_size=size
+    )
+    assert made.borders.tolist() == [0, *itertools.accumulate(count for _, count in rows)]
+    for slot, (start, count), seen, pages in zip(
+        slots, rows, made.seen.tolist(), made.pages.tolist(), strict=True
+    ):
+        assert seen == (start + count if count > few else 0)
+        lowest = 0 if window is None else max(start + 1 - window, 0)
+        for position in range(seen):
+            assert pages[position // size] == 1000 * slot + max(position, lowest) // size
+    assert all(part.dtype == torch.int32 and part.is_contiguous() for part in made)
+
+
 @pytest.mark.filterwarnings("ignore:overflow")  # what padding holds is anything
 def test_captured_steps_with_chunks_by_a_library_make_the_texts_of_the_plain_decoder(
     engine: Callable[..., RunningEngine],
 ) -> None:
-    settings = {"kernels": "reference", "max_chunk_tokens": CHUNK}
-    ours, theirs = engine(**settings), engine(**settings)
+    asked = {"kernels": "reference", "max_chunk_tokens": CHUNK}
+    ours, theirs = engine(**asked), engine(**asked)
     # In fp32, which the library does not take, so that the texts are the same to the last token.
     library = FlashAttention("a library", with_kvcache((*HALVES, torch.float32)))
     device = on_triton(ours, depth=2, chunks=library)

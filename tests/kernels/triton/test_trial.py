@@ -101,7 +101,7 @@ def test_both_are_timed_as_captured_steps_in_turns() -> None:
 
 def test_gpu_check_says_whether_it_is_right_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "find", lambda capability: flash.Library("flash-attn 3", "", lambda: RIGHT))
-    monkeypatch.setattr(library, "SHAPES", [("small", 4, 2, 64, 40)])
+    monkeypatch.setattr(library, "SHAPES", [("small", 4, 2, 64, None)])
     monkeypatch.setattr(trial, "CHECKED", ROWS)
     monkeypatch.setattr(trial, "medians", lambda device, works: [2.0, 1.0])
     check, row = library.chunks(torch.device("cpu"))
