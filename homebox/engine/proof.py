@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,7 +44,7 @@ FILE = "gpu.json"
 STAGE = "checking the GPU"
 SETS = ("attention", "entering", "operations", "quantised", "sampling", "whole")
 AT_ONCE = 3  # each takes some 500 MiB of the GPU
-WITHIN_S = 300.0
+WITHIN_S, REPORT_S = 300.0, 5.0
 NO_MEMORY = 3  # what a process ends with
 
 # Of the small model. Its logits spread by 3. Rounded to bf16 they are off by 0.05 at most, with keys and values in int8 by 0.3, in
@@ -115,11 +115,13 @@ def _own_build() -> str:
 def _outcomes(
     run: Callable[[Gpu, Start, str], Outcome], gpu: Gpu, start: Start, report: Report
 ) -> list[Outcome]:
-    report(STAGE, 0, len(SETS))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = [pool.submit(run, gpu, start, name) for name in SETS]
-        for done, _ in enumerate(as_completed(running), 1):
-            report(STAGE, done, len(SETS))
+        left = set(running)
+        while left:
+            report(STAGE, len(SETS) - len(left), len(SETS))  # now and then, or we are taken for dead
+            left = wait(left, REPORT_S, FIRST_COMPLETED).not_done
+        report(STAGE, len(SETS), len(SETS))
     return [each.result() for each in running]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from homebox.bench.gpu.checks import Check
 
 from homebox.bench.gpu import library
 from homebox.bench.gpu.__main__ import _line, _show
@@ -17,6 +16,7 @@ from homebox.kernels.chunks import Chunks, Segments
 from homebox.kernels.device import Device, ImmediateDevice, Work
 from homebox.kernels.flash import FlashAttention
 from homebox.kernels.triton import trial
+from homebox.kernels.triton.checks import Check
 from homebox.kernels.triton.trial import BOUND, Shapes, error, medians, milliseconds
 from tests.engine.fake_device import FakeDevice
 from tests.kernels.triton.flash_stand_in import with_kvcache
