@@ -13,7 +13,7 @@ import torch
 
 
 class Attend(NamedTuple):
-    """`few`, `many`: queries times heads of an item; `keys`: of a turn; `split`: keys of a split; `programs`: of a launch,
+    """`few`, `many`: queries times heads of an item, `large_many` where heads are large; `keys`: of a turn; `split`: keys of a split; `programs`: of a launch,
     over all key heads, about four for each multiprocessor."""
 
     few: int
@@ -24,10 +24,13 @@ class Attend(NamedTuple):
     many_warps: int
     stages: int
     programs: int
+    large_many: int = 64
 
     def of(self, head_dim: int) -> Attend:
         """For heads of this size: of large ones fewer keys at a time, for the sake of registers and shared memory."""
-        return self if head_dim <= 128 else self._replace(keys=self.keys // 2)
+        if head_dim <= 128:
+            return self
+        return self._replace(keys=self.keys // 2, many=min(self.many, self.large_many))
 
 
 class Product(NamedTuple):
@@ -61,9 +64,10 @@ OTHERS = Tuning(
 _DATA_CENTRE = Tuning(
     Attend(16, 64, 64, 512, 4, 8, 3, 528), Multiply(Product(32, 16, 4, 1, 528), Product(32, 8, 4, 4, 528), 64)
 )
-# Of AMD's consumer chips: no copies past the registers, so fewer stages, and fewer codes at a time.
+# Of AMD's consumer chips: no copies past the registers, so fewer stages, and fewer codes at a time. Of heads of 256 with keys in 8
+# bits it spilled 248 bytes of registers a thread with 32 queries times heads.
 AMD = Tuning(
-    Attend(16, 32, 32, 512, 8, 8, 1, 320), Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64)
+    Attend(16, 32, 32, 512, 8, 8, 1, 320, 16), Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64)
 )
 
 _BY_CAPABILITY: dict[tuple[int, int], Tuning] = {(8, 0): _DATA_CENTRE, (9, 0): _DATA_CENTRE}
