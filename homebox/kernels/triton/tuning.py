@@ -67,7 +67,8 @@ _DATA_CENTRE = Tuning(
 # Of AMD's consumer chips: no copies past the registers, so fewer stages, and fewer codes at a time. Of heads of 256 with keys in 8
 # bits it spilled 248 bytes of registers a thread with 32 queries times heads.
 AMD = Tuning(
-    Attend(16, 32, 32, 512, 8, 8, 1, 320, 16), Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64)
+    Attend(16, 32, 32, 512, 8, 8, 1, 320, 16),
+    Multiply(Product(32, 8, 4, 1, 320), Product(32, 2, 4, 1, 320), 64),
 )
 
 _BY_CAPABILITY: dict[tuple[int, int], Tuning] = {(8, 0): _DATA_CENTRE, (9, 0): _DATA_CENTRE}
