@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from homebox.fit.demand import activation_bytes, fp8_bytes, multiplied
+from homebox.fit.demand import activation_bytes, fp8_bytes, loading_bytes, multiplied
 from homebox.fit.model import read, shape
 from homebox.fit.plan import Plan
 from homebox.kernels.attention import BatchShape
@@ -21,7 +21,7 @@ from homebox.kernels.fp8 import quantise
 from homebox.model.loader import load_native
 from tests.fit.test_weights import CONFIG, quiet
 from tests.fit.test_weights import functions as functions  # a fixture
-from tests.model.test_native import Side, save
+from tests.model.test_native import Side, save, save_gguf
 
 CHUNK = 512
 
@@ -129,3 +129,21 @@ def test_what_many_rows_make_of_a_weight_in_fp8(
         out = linear(x)
     counted = fp8_bytes(weight.outputs, weight.inputs, rows, bias, products)
     assert height.most - out.nbytes == pytest.approx(counted, rel=0.01)
+
+
+def test_of_weights_that_lie_side_by_side_each_is_counted_by_itself(tmp_path: Path) -> None:
+    save_gguf(tmp_path, ("blk.0.attn_v", "blk.0.ffn_up"))
+    found = [(each.name, each.kind, each.outputs) for each in multiplied(read(tmp_path), Plan("gpu", "fp8"))]
+    assert found == [
+        ("qkv", "int4", 64), ("qkv", "int4", 32), ("qkv", "fp8", 32), ("self_attn.o_proj", "int4", 64),
+        ("gate_up", "int4", 96), ("gate_up", "fp8", 96), ("mlp.down_proj", "int4", 64), ("lm_head", "int8", 50),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_matrix_on_its_way_to_fp8_takes_what_was_counted(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = read(save(tmp_path, dtype, num_hidden_layers=1, intermediate_size=4096))
+    file = torch.randn(4096, 64).to(dtype)
+    with Height() as height:
+        quantise(file)
+    assert loading_bytes(model, Plan("gpu", "fp8")) == pytest.approx(file.nbytes + height.most, rel=0.01)
