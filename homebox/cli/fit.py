@@ -198,7 +198,7 @@ def _plan(
 
     from homebox.errors import UsageError
     from homebox.fit.machine import threads
-    from homebox.fit.plan import Kernels, Kv, Plan, Quantize, fits_native, refused
+    from homebox.fit.plan import Kernels, Kv, Plan, Quantize, fits_native, refused, uneven
 
     kernels: Kernels = "gpu"
     if where.kind == "host":
@@ -215,4 +215,6 @@ def _plan(
     )
     if it := refused(plan):
         raise UsageError(it.why, hint=f'Set {it.instead}, or ask about a GPU: --memory "24GiB".')
+    if it := uneven(model, plan):
+        raise UsageError(it.why, hint=f"Set {it.instead}.")
     return plan

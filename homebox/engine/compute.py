@@ -93,10 +93,11 @@ def choose(start: Start, report: Report) -> Choice:
     found, folder = gpu.find(start.device), Path(start.model_dir)
     if isinstance(found, gpu.Gpu):
         model, why = read(folder), ""
+        choice = gpu.choice(start, model, found, report)
         if start.device == "auto":  # nobody has said that it works
             why = proof.why_not(found, start, model, report, caches.folder(os.environ))
         if not why:
-            return gpu.choice(start, model, found, report)
+            return choice
         found = f'{found.name} is here, and {why} (device = "cuda" uses it all the same)'
     if it := refused(plan_for(start, threads=1, kernels="native")):
         raise UsageError(it.why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')

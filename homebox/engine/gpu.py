@@ -20,7 +20,7 @@ from homebox.engine.core import MeasuredRunner
 from homebox.errors import DeviceMissing, UsageError
 from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model
-from homebox.fit.plan import Kv, Plan, kinds, kv_kind, weight_bytes
+from homebox.fit.plan import Kv, Plan, kinds, kv_kind, uneven, weight_bytes
 from homebox.fit.room import Memory
 from homebox.kernels import flash
 from homebox.kernels.attention import KvKind, PagedCache
@@ -94,8 +94,10 @@ def _why_not(number: int) -> str:
 
 
 def choice(start: Start, model: Model, gpu: Gpu, report: Report) -> Choice:
-    """This model on this GPU."""
+    """This model on this GPU. Raises UsageError for what its kernels cannot do with it."""
     plan = replace(plan_for(start, threads=1, kernels="gpu"), fp8_products=multiplies(gpu.device))
+    if it := uneven(model, plan):
+        raise UsageError(it.why, hint=f"Set {it.instead}.")
     return Choice(model, plan, lambda: _load(start, model, plan, gpu, report), gpu.memory)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from homebox.errors import NoMemory
 from homebox.fit.demand import Demand
 from homebox.fit.model import Model
-from homebox.fit.plan import Plan, Quantize, weight_bytes
+from homebox.fit.plan import Plan, Quantize, uneven, weight_bytes
 from homebox.fit.room import LEAST_BLOCKS, Fit, room
 from homebox.fit.words import numbers, share, size, tokens
 
@@ -85,7 +85,7 @@ def _one(model: Model, plan: Plan) -> Iterator[tuple[str, Plan]]:
     weights = weight_bytes(model, plan)
     for quantize in _QUANTIZE:
         smaller = replace(plan, quantize=quantize)
-        if weight_bytes(model, smaller) < weights:
+        if weight_bytes(model, smaller) < weights and not uneven(model, smaller):
             weights = weight_bytes(model, smaller)
             yield f'quantize = "{quantize}"', smaller
 

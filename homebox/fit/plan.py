@@ -59,6 +59,15 @@ class Refused(NamedTuple):
     instead: str
 
 
+def uneven(model: Model, plan: Plan) -> Refused | None:
+    """Why a model's matrices cannot be kept so on a GPU."""
+    for matrix, kind in lying(model, plan) if plan.on_gpu else ():
+        if kind in GROUP_BYTES and matrix.inputs % GROUP:
+            why = f"{matrix.tensor} has {matrix.inputs:,} inputs, and {kind} is groups of {GROUP}"
+            return Refused(f'quantize = "{plan.quantize}": {why}', 'quantize = "none"')
+    return None
+
+
 def refused(plan: Plan) -> Refused | None:
     """What a plan asks of a processor that only the kernels for a GPU have."""
     if plan.on_gpu:

@@ -181,3 +181,14 @@ def test_what_the_bill_is_made_of_needs_no_tensor_library() -> None:
 def test_numbers_are_plain_json(tmp_path: Path, folder: Path) -> None:
     got = fit(tmp_path, folder, "--memory", "8GiB", "--json").stdout
     assert msgspec.json.decode(got, type=dict[str, int | str | bool])["beside_bytes"] > 0
+
+
+def test_groups_that_a_matrix_does_not_divide_into_are_refused_with_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "uneven"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"intermediate_size": 100}))
+    refused = fit(tmp_path, folder, "--memory", "24GiB", "--quantize", "int4")
+    assert refused.returncode == 2
+    assert "mlp.down_proj has 100 inputs, and int4 is groups of 32" in refused.stderr
+    assert 'quantize = "none"' in refused.stderr
+    assert fit(tmp_path, folder, "--memory", "24GiB").returncode == 0

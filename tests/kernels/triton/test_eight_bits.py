@@ -74,7 +74,6 @@ def test_blocks_here_and_on_the_host_and_weights_take_what_was_counted(
     there = sum(place.host.nbytes for memory in runner._host._places for place in memory)
     assert there == ready.host_blocks * asked.kv_block and 0 <= 50_000 - there < asked.kv_block
     assert (ready.weights, ready.weight_bytes) == (asked.kinds, asked.weights)
-    # It cannot multiply fp8, and what that means is said, once.
     assert ("fp8" in ready.weights) == (quantize == "fp8")
 
 
