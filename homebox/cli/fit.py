@@ -63,12 +63,17 @@ def fit(
         Literal["auto", "none", "int8", "int4", "fp8"] | None,
         typer.Option(
             "--quantize",
+            metavar="auto|none|int8|int4|fp8",
             help="Weights as the file has them, unrounded, or in so many bits; left out: as the settings say.",
         ),
     ] = None,
     kv: Annotated[
         Literal["auto", "bf16", "int8", "fp8"] | None,
-        typer.Option("--kv", help="Keys and values, on a GPU; left out: as the settings say."),
+        typer.Option(
+            "--kv",
+            metavar="auto|bf16|int8|fp8",
+            help="Keys and values, on a GPU; left out: as the settings say.",
+        ),
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "gpu"],

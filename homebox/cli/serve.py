@@ -40,11 +40,19 @@ def serve(
     ] = None,
     kv_type: Annotated[
         Literal["auto", "bf16", "int8", "fp8"] | None,
-        typer.Option("--kv-type", help="Keys and values, on a GPU: int8 and fp8 take half the memory."),
+        typer.Option(
+            "--kv-type",
+            metavar="auto|bf16|int8|fp8",
+            help="Keys and values, on a GPU: int8 and fp8 take half the memory.",
+        ),
     ] = None,
     quantize: Annotated[
         Literal["auto", "none", "int8", "int4", "fp8"] | None,
-        typer.Option("--quantize", help="Weights as the file has them, unrounded, or in so many bits."),
+        typer.Option(
+            "--quantize",
+            metavar="auto|none|int8|int4|fp8",
+            help="Weights as the file has them, unrounded, or in so many bits.",
+        ),
     ] = None,
     max_running: Annotated[
         int | None, typer.Option("--max-running", metavar="N", help="Answers written at once.")

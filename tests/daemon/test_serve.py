@@ -294,6 +294,8 @@ SETTINGS = [
     ("threads", 5000),
     ("max_context", 10),
     ("max_context", -1),
+    ("kv_type", "int4"),
+    ("quantize", "bf16"),
     ("kernels", "fast"),
     ("log_format", "xml"),
     ("max_running", 0),

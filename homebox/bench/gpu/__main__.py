@@ -36,7 +36,7 @@ SECTIONS: dict[str, tuple[int, bool]] = {
     "8B int4": (90, False),
     "0.6B dense": (60, False),
     "transformers 8B": (120, False),
-    "8B fp8": (90, False),
+    "8B fp8": (120, False),
 }
 _CHECKS = [name for name, (_, beside) in SECTIONS.items() if beside]
 
