@@ -7,12 +7,23 @@ context, is a constant here, with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from homebox.fit.model import EMBEDDING, HEAD, Model
-from homebox.fit.plan import GROUP, Kept, Lying, Plan, kinds, kv_kind, kv_token_bytes, lying, weight_bytes
+from homebox.fit.plan import (
+    GROUP,
+    GROUP_BYTES,
+    Kept,
+    Lying,
+    Plan,
+    kinds,
+    kv_kind,
+    kv_token_bytes,
+    lying,
+    weight_bytes,
+)
 
 MIB = 2**20
 
@@ -34,8 +45,7 @@ _QUERIES = 48  # queries times heads of a piece of native attention
 _SPLIT = 512  # keys of a split
 _PADDING = 16  # rows behind the last one
 _MOST_FEW = 64  # with more rows a quantised weight is unpacked on a GPU
-# Unpacking groups on a GPU goes by fp32: codes and two fp32 matrices at its height with 4 bits, one and the result with 8.
-_UNPACKING: Mapping[Kept, int] = {"int4": 9, "int8": 6}
+_BF16 = 2
 _CODES = 16  # of what a product of fp8 wants inputs and outputs to be a multiple
 _TOGETHER = {
     **{f"self_attn.{x}_proj": "qkv" for x in "qkv"},
@@ -136,8 +146,8 @@ def _unpacked(model: Model, plan: Plan) -> int:
         rows = plan.max_running + (0 if name == HEAD else plan.max_chunk_tokens)
         if kind == "fp8":
             sizes.append(fp8_bytes(outputs, inputs, rows, bias, plan.fp8_products))
-        elif kind in _UNPACKING and rows > _MOST_FEW:
-            sizes.append(outputs * inputs * _UNPACKING[kind])
+        elif kind in GROUP_BYTES and rows > _MOST_FEW:
+            sizes.append(outputs * inputs * _BF16)
     return max(sizes, default=0)
 
 

@@ -62,7 +62,7 @@ def test_a_gpu_is_counted_the_largest_weight_that_a_long_chunk_has_unpacked() ->
         activation_bytes(model, Plan("gpu", quantize)) for quantize in ("none", "int8", "int4", "fp8")
     )
     gate_up = 2 * 14336 * 4096
-    assert (int8 - plain, int4 - plain, fp8 - plain) == (6 * gate_up, 9 * gate_up, 2 * gate_up)
+    assert int8 - plain == int4 - plain == fp8 - plain == 2 * gate_up
     multiplied = activation_bytes(model, Plan("gpu", quantize="fp8", fp8_products=True))
     assert multiplied - plain == (14336 + 4) * (512 + 32)  # rows in e4m3
 

@@ -115,12 +115,12 @@ def test_a_refusal_says_by_how_much_and_what_would_fit() -> None:
         "needs 16.3 GiB free on the GPU, 15.0 GiB of it for weights in bf16; 12.0 GiB are free"
         in said.message
     )
-    assert 'quantize = "int4" (room for 34k tokens)' in str(said.hint)
+    assert 'quantize = "int4" (room for 40k tokens)' in str(said.hint)
     assert said.numbers["short_bytes"] == said.numbers["needed_bytes"] - 12 * GIB
     on_cpu = refusal(Plan("native", quantize="none"), 20, "host")
     assert "weights in fp32" in on_cpu.message and 'quantize = "auto"' in str(on_cpu.hint)
     hopeless = refusal(Plan("gpu", quantize="int4"), 2)
-    assert hopeless.hint == "What would fit: 5.9 GiB more memory; a smaller model."
+    assert hopeless.hint == "What would fit: 5.1 GiB more memory; a smaller model."
     assert "max_chunk_tokens = 128" in str(refusal(Plan("reference", max_chunk_tokens=4096), 40, "host").hint)
 
 
@@ -128,7 +128,7 @@ def test_a_wish_that_cannot_be_met_says_what_can() -> None:
     said = refusal(Plan("gpu"), 24, wish=(6, 32_000))
     assert "room for 63k tokens here; 6 people at 32k are 192k, 15.7 GiB too much" in said.message
     assert str(said.hint).startswith("What would fit: 6 people at 10k; 1 person at 32k;")
-    assert 'quantize = "int4" with kv_type = "int8" (room for 256k tokens)' in str(said.hint)
+    assert 'quantize = "int4" with kv_type = "int8" (room for 268k tokens)' in str(said.hint)
     on_cpu = refusal(Plan("native"), 40, "host", wish=(6, 8000))
     assert str(on_cpu.hint).endswith('For all: kv_memory = "6000MiB"')
 
@@ -155,11 +155,11 @@ def test_tokens_are_said_short_and_never_more_than_there_are(count: int, said: s
 def test_the_verdict_says_for_how_many() -> None:
     _, found = eight(Plan("gpu", "int4"), 12)
     assert words.verdict(found, 131_072, 6) == (
-        "fits with 34k tokens: 6 people at 5k; one conversation can have 34k here, the model was trained for 131k"
+        "fits with 40k tokens: 6 people at 6k; one conversation can have 40k here, the model was trained for 131k"
     )
-    assert words.verdict(found, 8192, 6) == "fits with 34k tokens: 6 people at 5k, or 4 people at 8k"
+    assert words.verdict(found, 8192, 6) == "fits with 40k tokens: 6 people at 6k, or 4 people at 8k"
     assert words.verdict(found, 4096, 6) == (
-        "fits with 34k tokens: 6 people at 4k, which is all that the model was trained for; room for 8 such"
+        "fits with 40k tokens: 6 people at 4k, which is all that the model was trained for; room for 9 such"
     )
 
 

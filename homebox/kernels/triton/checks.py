@@ -197,8 +197,11 @@ def _kept(
 ) -> Iterator[tuple[GroupedLinear | Fp8Linear, torch.Tensor]]:
     """Each way in which it is multiplied here, and what it is then."""
     if kind != "fp8":
-        linear = GroupedLinear(quantise(weight, 4 if kind == "int4" else 8), None, device)
-        yield linear, linear.unpacked(dtype).float()
+        grouped = quantise(weight, 4 if kind == "int4" else 8)
+        yield (
+            GroupedLinear(grouped, None, device),
+            grouped.dequantised().to(device=device, dtype=dtype).float(),
+        )
         return
     codes = fp8.quantise(weight.to(device))
     for native in sorted({False, fp8.multiplies(device)}):

@@ -77,7 +77,7 @@ def variants(target: Target) -> Iterator[Variant]:
     """Every kernel, with the shapes of the models that we know and each way to store keys and values. The first of a kernel
     is that of a model of 8 billion."""
     from homebox.kernels.attention import KvKind
-    from homebox.kernels.triton.linear import ADDED
+    from homebox.kernels.triton.linear import ADDED, UNPACKED
 
     multiply = target.tuning.multiply
     stored = {KvKind.AS_IS: "*bf16", KvKind.INT8: "*i8", KvKind.FP8: "*u8"}
@@ -141,6 +141,11 @@ def variants(target: Target) -> Iterator[Variant]:
         {"BIAS": False, "N": ADDED},
         {},
     )
+    for dtype in ("*bf16", "*fp32"):
+        yield Variant(
+            "quantised", "unpack_int4", ("*u8", "*fp16", "*fp16", dtype, "i32:16"), {"GROUPS": UNPACKED}, {}
+        )
+        yield Variant("quantised", "unpack_int8", ("*i8", "*fp16", dtype, "i32:16"), {"GROUPS": UNPACKED}, {})
     yield from _drawing()
 
 

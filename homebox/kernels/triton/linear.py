@@ -18,11 +18,13 @@ from homebox.kernels.triton.launch import Kernel
 from homebox.kernels.triton.tuning import Multiply, Product, padded, tuning
 
 ADDED = 512  # outputs of a program that adds the splits
+UNPACKED = 128  # groups of a program that unpacks
 MULTIPLE = 16  # what a product of e4m3 wants inputs and outputs to be a multiple of
 _KERNELS = {
     4: (quantised.meet_int4, quantised.multiply_int4),
     8: (quantised.meet_int8, quantised.multiply_int8),
 }
+_UNPACK = {4: quantised.unpack_int4, 8: quantised.unpack_int8}
 _FP8_KERNELS = quantised.meet_fp8, quantised.multiply_fp8
 
 
@@ -67,14 +69,11 @@ class GroupedLinear:
 
     def unpacked(self, dtype: torch.dtype) -> torch.Tensor:
         """`[outputs, inputs]`, computed in fp32 and rounded once."""
-        codes = self.codes
-        if self.bits == 4:
-            grouped = codes.view(self.outputs, -1, 1, GROUP // 2)
-            codes = torch.cat((grouped & 0xF, grouped >> 4), dim=2)
-        values = codes.view(self.outputs, -1, GROUP) * self.scales.float()[..., None]
-        if self.bits == 4:
-            values = values + self.minimums.float()[..., None]
-        return values.view(self.outputs, self.inputs).to(dtype)
+        out = torch.empty(self.outputs, self.inputs, dtype=dtype, device=self.codes.device)
+        groups = self.outputs * self.inputs // GROUP
+        scales = (self.scales, self.minimums) if self.bits == 4 else (self.scales,)
+        _UNPACK[self.bits][(-(-groups // UNPACKED),)](self.codes, *scales, out, groups, GROUPS=UNPACKED)
+        return out
 
 
 class Fp8Linear:

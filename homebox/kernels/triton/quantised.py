@@ -261,6 +261,32 @@ def multiply_int8(
 
 
 @kernel(num_warps=4)
+def unpack_int4(codes, scales, minimums, out, groups, GROUPS: tl.constexpr):
+    """The weight itself, `[outputs, inputs]`: computed in fp32, rounded once. `groups`: of all of it."""
+    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    j = tl.arange(0, HALF)
+    known = group < groups
+    packed = tl.load(codes + group[:, None] * HALF + j, mask=known[:, None], other=0)
+    d = tl.load(scales + group, mask=known, other=0.0).to(tl.float32)[:, None]
+    least = tl.load(minimums + group, mask=known, other=0.0).to(tl.float32)[:, None]
+    low = (packed & 0xF).to(tl.float32) * d + least
+    high = (packed >> 4).to(tl.float32) * d + least
+    into = out + group[:, None] * GROUP + j
+    tl.store(into, low.to(out.dtype.element_ty), mask=known[:, None])
+    tl.store(into + HALF, high.to(out.dtype.element_ty), mask=known[:, None])
+
+
+@kernel(num_warps=4)
+def unpack_int8(codes, scales, out, groups, GROUPS: tl.constexpr):
+    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    known = group < groups
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)
+    code = tl.load(codes + at, mask=known[:, None], other=0)
+    d = tl.load(scales + group, mask=known, other=0.0).to(tl.float32)[:, None]
+    tl.store(out + at, (code.to(tl.float32) * d).to(out.dtype.element_ty), mask=known[:, None])
+
+
+@kernel(num_warps=4)
 def add_up(parts, bias, out, rows, outputs, splits, BIAS: tl.constexpr, N: tl.constexpr):
     """`[splits, rows, outputs]` fp32 to `[rows, outputs]`, in order."""
     n = tl.program_id(0) * N + tl.arange(0, N)
