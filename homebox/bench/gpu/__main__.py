@@ -32,6 +32,7 @@ SECTIONS: dict[str, tuple[int, bool]] = {
     "sampling": (90, True),
     "equality": (90, True),
     "chunks": (60, False),
+    "speeds": (60, False),
     "8B dense": (120, False),
     "8B int4": (90, False),
     "0.6B dense": (60, False),
@@ -135,7 +136,7 @@ def _one(name: str, small: bool) -> int:
     """A section in this process; a JSON line for each finding, as it comes."""
     import torch
 
-    from homebox.bench.gpu import library, measures, shapes
+    from homebox.bench.gpu import library, measures, shapes, speeds
     from homebox.bench.gpu.equality import equality
     from homebox.kernels.triton import checks
 
@@ -148,6 +149,8 @@ def _one(name: str, small: bool) -> int:
         found = equality(device, small)
     elif name == "chunks":
         found = library.chunks(device)
+    elif name == "speeds":
+        found = speeds.speeds(device, sizes, small)
     else:
         shape, kind = name.split()
         if shape == "transformers":
