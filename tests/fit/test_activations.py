@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from homebox.fit.plan import Plan
 from homebox.kernels.attention import BatchShape
 from homebox.kernels.cpu.memory import give_back
 from homebox.kernels.fp8 import quantise
+from homebox.kernels.grouped import quantise as in_groups
 from homebox.model.loader import load_native
 from tests.fit.test_weights import CONFIG, quiet
 from tests.fit.test_weights import functions as functions  # a fixture
@@ -89,26 +90,51 @@ class Height(TorchDispatchMode):
         return sum(made.nbytes for made in (each() for each in self._made) if made is not None)
 
 
+@pytest.fixture
+def launches_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter copies what a kernel is given."""
+    pytest.importorskip("triton", reason="the development extra brings Triton on Linux on x86-64 only")
+    from triton.runtime.interpreter import GridExecutor
+
+    launch = GridExecutor.__call__
+
+    def unseen(*args: Any, **kwargs: Any) -> None:
+        with _disable_current_modes():
+            launch(*args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__call__", unseen)
+
+
+@pytest.mark.parametrize("quantize", ["int4", "int8"])
+@pytest.mark.parametrize("rows", [64, 65])
+def test_what_many_rows_make_of_a_weight_in_groups(
+    quantize: Literal["int4", "int8"], rows: int, launches_unseen: None
+) -> None:
+    from homebox.kernels.triton.linear import GroupedLinear
+
+    model = shape("x", CONFIG | {"hidden_size": 256, "intermediate_size": 1024}, "x")
+    plain, kept = (Plan("gpu", q, max_running=1, max_chunk_tokens=rows - 1) for q in ("none", quantize))
+    counted = activation_bytes(model, kept) - activation_bytes(model, plain)
+    linear = GroupedLinear(
+        in_groups(torch.randn(2048, 256), 4 if quantize == "int4" else 8), None, torch.device("cpu")
+    )
+    x = torch.randn(rows, 256).to(torch.bfloat16)
+    with Height() as height:
+        out = linear(x)
+    assert height.most - out.nbytes == pytest.approx(counted, rel=0.01)
+    assert counted == (2 * 2048 * 256 if rows > 64 else 0)
+
+
 @pytest.mark.parametrize("products", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     ("name", "rows"), [("mlp.down_proj", 192), ("gate_up", 192), ("gate_up", 16), ("self_attn.o_proj", 320)]
 )
 def test_what_many_rows_make_of_a_weight_in_fp8(
-    name: str, rows: int, bias: bool, products: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, rows: int, bias: bool, products: bool, launches_unseen: None
 ) -> None:
-    pytest.importorskip("triton", reason="the development extra brings Triton on Linux on x86-64 only")
-    from triton.runtime.interpreter import GridExecutor
-
     from homebox.kernels.triton.linear import Fp8Linear
 
-    launch = GridExecutor.__call__
-
-    def unseen(*args: Any, **kwargs: Any) -> None:
-        with _disable_current_modes():  # the interpreter copies what a kernel is given
-            launch(*args, **kwargs)
-
-    monkeypatch.setattr(GridExecutor, "__call__", unseen)
     config = CONFIG | {
         "hidden_size": 256,
         "intermediate_size": 1024,
