@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -21,11 +21,13 @@ from homebox.engine.blocks import Group
 from homebox.engine.core import MeasuredRunner
 from homebox.engine.pace import PREFILL_MS
 from homebox.engine.runner import Runner
-from homebox.errors import KernelsMissing, UsageError
+from homebox.errors import DeviceMissing, KernelsMissing, UsageError
+from homebox.fit.demand import demand
 from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model, read
 from homebox.fit.plan import Kernels, Kv, Plan, Quantize, refused
-from homebox.fit.room import Memory
+from homebox.fit.room import Memory, room
+from homebox.fit.words import size
 from homebox.kernels.attention import Attention, PagedCache
 from homebox.kernels.cpu import abi
 from homebox.kernels.cpu import cache as caches
@@ -42,6 +44,9 @@ from homebox.model.loader import Report, load, load_native, weight_bytes
 from homebox.model.native import NativeDecoder, runs_natively
 from homebox.model.spec import DecoderSpec
 from homebox.wire.frames import Start
+
+if TYPE_CHECKING:
+    from homebox.engine.gpu import Gpu
 
 REFERENCE_NOTE = "attention runs on the reference kernel: correct, and slow with long contexts"
 
@@ -62,8 +67,7 @@ class Choice:
 class Compute:
     """A loaded model. `name`: of the kernels; `device`, `weights`, `kv`: where it is computed and the types of weights, of keys and
     values, in a person's words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts and moves
-    blocks to host memory, with
-    `depth` steps launched before the oldest is collected; `prefill_ms`: how long a chunk may be where nobody reads;
+    blocks to host memory, with `depth` steps launched before the oldest is collected; `prefill_ms`: how long a chunk may be where nobody reads;
     `cut_layers`: how many layers can be computed one by one; `moves_beside`: whether blocks move while a step is computed."""
 
     spec: DecoderSpec
@@ -88,20 +92,38 @@ class Compute:
 def choose(start: Start, report: Report) -> Choice:
     """Raises BadFile for a model that these kernels cannot run, UsageError for settings that only a GPU could meet,
     KernelsMissing where native ones are asked for and cannot be."""
-    from homebox.engine import gpu, proof
+    from homebox.engine import gpu
 
     found, folder = gpu.find(start.device), Path(start.model_dir)
     if isinstance(found, gpu.Gpu):
-        model, why = read(folder), ""
-        choice = gpu.choice(start, model, found, report)
-        if start.device == "auto":  # nobody has said that it works
-            why = proof.why_not(found, start, model, report, caches.folder(os.environ))
-        if not why:
-            return choice
-        found = f'{found.name} is here, and {why} (device = "cuda" uses it all the same)'
+        model = read(folder)
+        chosen = _by_gpu(start, model, found, report)
+        if isinstance(chosen, Choice):
+            return chosen
+        found = f'{found.name} is here, and {chosen} (device = "cuda" uses it all the same)'
     if it := refused(plan_for(start, threads=1, kernels="native")):
+        if found:  # the GPU that these settings are for is here, and may be used another time
+            raise DeviceMissing(f"{found}; {it.why}", hint=f"Set {it.instead} to go on without it.")
         raise UsageError(it.why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')
     return _by_processor(start, read(folder), report, [f"{found}: the processor computes"] if found else [])
+
+
+def _by_gpu(start: Start, model: Model, found: Gpu, report: Report) -> Choice | str:
+    """Or why not, where nobody has said that it is to be used. Raises UsageError."""
+    from homebox.engine import gpu, proof
+
+    if start.device != "auto":
+        return gpu.choice(start, model, found, report)
+    try:
+        choice = gpu.choice(start, model, found, report)
+    except UsageError as error:
+        return error.message
+    fit = room(demand(model, choice.plan, started=True), choice.memory())
+    if fit.needed > found.total():
+        return f"this model needs {size(fit.needed)} of its {size(found.total())}"
+    if fit.short:  # for now: others have its memory, and whoever starts us again will see
+        return choice
+    return proof.why_not(found, start, model, report, caches.folder(os.environ)) or choice
 
 
 def _by_processor(start: Start, model: Model, report: Report, notes: list[str]) -> Choice:

@@ -54,6 +54,12 @@ class Gpu:
         free, _ = torch.cuda.mem_get_info(self.device)
         return Memory(free, "unified" if self.unified else "gpu")
 
+    def total(self) -> int:
+        """Of its memory, whoever has it now."""
+        if self.device.type == "cpu":
+            return free_bytes()
+        return torch.cuda.mem_get_info(self.device)[1]
+
     def capability(self) -> tuple[int, int] | None:
         """None: it is not one of NVIDIA's."""
         if self.device.type == "cpu" or torch.version.hip:

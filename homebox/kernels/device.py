@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from homebox.errors import OutOfMemory
+
 Work = Callable[[], None]
 T = TypeVar("T")
 
@@ -191,6 +193,17 @@ class ImmediateDevice:
 
 def device_for(device: torch.device) -> Device:
     return ImmediateDevice() if device.type == "cpu" else CudaDevice(device)
+
+
+def pin(host: torch.Tensor) -> None:
+    """Have a GPU read and write this memory by itself, for as long as the process lives. As it is: torch's own pinned memory is
+    rounded up to a power of two. Raises OutOfMemory where the system does not lock so much."""
+    runtime = torch.cuda.cudart()
+    if failed := int(runtime.cudaHostRegister(host.data_ptr(), host.nbytes, 0)):
+        raise OutOfMemory(
+            f"{host.nbytes / 2**30:.1f} GiB of this machine's memory cannot be locked for the GPU (CUDA error {failed})",
+            hint="Lower kv_host_memory, or raise the limit on locked memory (ulimit -l, LimitMEMLOCK=).",
+        )
 
 
 def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:

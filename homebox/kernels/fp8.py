@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -44,4 +45,16 @@ def multiplies(device: torch.device) -> bool:
     generation may not hold. On a CPU torch has them, for the tests' sake."""
     if device.type != "cuda" or torch.version.hip:
         return False
-    return torch.cuda.get_device_capability(device) in _MULTIPLIES
+    return torch.cuda.get_device_capability(device) in _MULTIPLIES and _has_product(device)
+
+
+@cache
+def _has_product(device: torch.device) -> bool:
+    """Not every build of torch was made with it."""
+    codes = torch.zeros(16, 16, dtype=torch.float8_e4m3fn, device=device)
+    scales = torch.ones(16, 1, dtype=torch.float32, device=device)
+    try:
+        torch._scaled_mm(codes, codes.T, scale_a=scales, scale_b=scales.T, out_dtype=torch.bfloat16)
+    except RuntimeError:
+        return False
+    return True

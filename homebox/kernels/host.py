@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from homebox.kernels.attention import Cache
+from homebox.kernels.device import pin
 
 
 class HostBlocks:
@@ -52,7 +53,8 @@ class _Place(NamedTuple):
     @staticmethod
     def of(part: torch.Tensor, slots: int) -> _Place:
         shape, on_gpu = part.shape[1:], part.device.type == "cuda"
-        host = torch.empty((slots, *shape), dtype=part.dtype, pin_memory=on_gpu)
-        return _Place(
-            part, host, torch.empty(shape, dtype=part.dtype, device=part.device) if on_gpu else None
-        )
+        host = torch.empty((slots, *shape), dtype=part.dtype)
+        if not on_gpu:
+            return _Place(part, host, None)
+        pin(host)
+        return _Place(part, host, torch.empty(shape, dtype=part.dtype, device=part.device))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from homebox.engine import build, gpu, proof
+from homebox.engine import build, gpu, proof, proving
 from homebox.engine.proof import Outcome
+from homebox.errors import DeviceMissing, NoMemory
 from homebox.fit.model import read
+from homebox.fit.room import Memory
 from homebox.wire.frames import Start
 from tests.engine.conftest import RunningEngine
 
@@ -68,16 +73,69 @@ def test_what_was_found_right_is_not_checked_again_until_something_changes(
 
 
 def test_what_was_found_wrong_is_said_each_time_and_not_checked_again(why_not: Callable[..., str]) -> None:
-    checks = Checks(sampling=Outcome("2 tokens drawn is off by 1"), whole=Outcome("whole: crashed"))
+    checks = Checks(sampling=Outcome("2 tokens drawn is off by 1", True), whole=Outcome("crashed", True))
     for _ in range(2):
-        assert why_not(checks) == "our kernels do not pass their checks on it: 2 tokens drawn is off by 1"
+        why = why_not(checks)
+        assert why.startswith("our kernels do not pass their checks on it: 2 tokens drawn is off by 1; ")
+        assert why.endswith("/kernels/gpu.json") and "to check again, remove" in why
     assert checks.ran == len(proof.SETS)
 
 
-def test_where_memory_was_short_it_is_checked_at_the_next_start(why_not: Callable[..., str]) -> None:
-    short = Checks(attention=Outcome("too little of its memory is free to check them", lasting=False))
-    assert "too little" in why_not(short)
+def test_what_only_came_in_the_way_is_tried_again_at_the_next_start(why_not: Callable[..., str]) -> None:
+    """Also beside what is found wrong: that will be found again."""
+    short = Checks(attention=Outcome("off", True), whole=Outcome("too little memory is free for that"))
+    assert why_not(short) == "our kernels could not be checked on it: too little memory is free for that"
     assert why_not(Checks()) == ""
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "ended", "outcome"),
+    [
+        ('{"name": "a", "error": 0.1, "bound": 0.2}', "a warning", 0, Outcome()),
+        ('{"name": "a", "error": NaN, "bound": 0.2}', "", 0, Outcome("a is off by nan, of which 0.2 is rounding", True)),
+        ('{"name": "a", "error": 0.1, "bound": 0.2}', "bad\nlast", -11, Outcome("whole: last", True)),
+        ("", "RuntimeError: CUDA error: an illegal memory access", proof.ILLEGAL, Outcome("whole: RuntimeError: CUDA error: an illegal memory access", True)),
+        ("", "", -9, Outcome("whole: ended with -9")),
+        ("", "RuntimeError: Failed to find C compiler", 1, Outcome("whole: RuntimeError: Failed to find C compiler")),
+        ("", "whatever", proof.NO_MEMORY, Outcome("too little memory is free for that")),
+    ],
+)  # fmt: skip
+def test_how_a_process_ends_says_whether_it_will_end_so_again(
+    out: str, err: str, ended: int, outcome: Outcome
+) -> None:
+    assert proof._read("whole", out, err, ended) == outcome
+
+
+def test_a_process_says_why_it_ends(tiny_model: Path) -> None:
+    """In the words of torch, of Triton and of our own engine; and what a library prints is not what was found."""
+    program = """
+import sys
+import torch
+from homebox.engine import proving
+from homebox.errors import NoMemory
+
+def raising(error):
+    def checks(*_):
+        print("a library says hello")
+        raise error
+        yield
+    return checks
+
+sys.argv[1:] = ["attention", "--model", sys.argv[1]]
+for error in (
+    torch.OutOfMemoryError("no"), RuntimeError("CUDA error: out of memory\\nmore"), NoMemory("the model needs more"),
+    RuntimeError("CUDA error: an illegal memory access was encountered"), ValueError("what"),
+):
+    proving._checks = raising(error)
+    print(proving.main(), file=sys.stderr)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tiny_model)], capture_output=True, text=True, env=environment
+    )
+    ends = [line for line in done.stderr.splitlines() if line.isdigit()]
+    assert ends == ["3", "3", "3", "4", "1"], done.stderr
+    assert not done.stdout and "CUDA error: out of memory" in done.stderr and "Traceback" in done.stderr
 
 
 def test_where_nothing_can_be_kept_the_processor_computes(
@@ -109,20 +167,37 @@ def test_the_settings_decide_whether_it_is_asked(engine: Make, monkeypatch: pyte
         == 'a card is here, and it is wrong (device = "cuda" uses it all the same): the processor computes'
     )
     assert engine(device="cuda", max_running=2, max_chunk_tokens=8).ready.attention == "triton"
+    with pytest.raises(DeviceMissing, match=r"a card is here, and it is wrong.*on a processor") as caught:
+        engine(device="auto", kv_type="int8")
+    assert 'kv_type = "auto"' in str(caught.value.hint)
     why = ""
     ready = engine(device="auto", max_running=2, max_chunk_tokens=8).ready
     assert ready.attention == "triton" and not ready.notes
-    assert asked == ["auto", "auto"]
+    assert asked == ["auto"] * 3
+
+
+def test_a_gpu_that_is_too_small_is_said_and_one_that_is_full_is_waited_for(
+    engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "find", lambda asked: PRETENDED if asked != "cpu" else "")
+    monkeypatch.setattr(proof, "why_not", lambda *_: pytest.fail("nothing is to be checked"))
+    small, full = Memory(10**9, "gpu"), Memory(10**6, "gpu")
+    monkeypatch.setattr(gpu.Gpu, "memory", lambda self: full)
+    with pytest.raises(NoMemory, match="on the GPU"):
+        engine(device="auto")
+    monkeypatch.setattr(gpu.Gpu, "total", lambda self: small.free // 10)
+    notes = engine(device="auto").ready.notes
+    assert "a card is here, and this model needs" in notes[0] and "of its 95 MiB" in notes[0]
 
 
 def test_a_set_is_a_process_that_says_what_it_found(tiny_model: Path, tmp_path: Path) -> None:
     start = Start(str(tiny_model))
-    assert proof._in_a_process(PRETENDED, start, "operations") == Outcome("")
-    assert proof._in_a_process(PRETENDED, start, "operations", within_s=0.01) == Outcome(
+    assert proof.in_a_process(PRETENDED, start, "operations") == Outcome("")
+    assert proof.in_a_process(PRETENDED, start, "operations", within_s=0.01) == Outcome(
         "operations took longer than 0 s"
     )
     gone = Start(str(tmp_path / "nothing"))
-    assert "/nothing is not there" in proof._in_a_process(PRETENDED, gone, "operations").why
+    assert "/nothing is not there" in proof.in_a_process(PRETENDED, gone, "operations").why
 
 
 @pytest.mark.filterwarnings("ignore:overflow")  # what padding holds is anything
@@ -133,18 +208,18 @@ def test_a_whole_engine_that_is_right_passes_and_one_that_is_wrong_does_not(
     monkeypatch.setattr(gpu, "find", lambda asked: PRETENDED if asked == "cuda" else "")
     spec, start = read(tiny_model).spec, Start(str(tiny_model), device="cuda", kv_type=kv_type)
     monkeypatch.setattr(build, "_MEASURED_TOKENS", (1,))
-    texts = proof.Texts((1, 18), answer=2, chunk=8)
-    found = list(proof.whole(spec, start, texts))
+    texts = proving.Texts((1, 18), answer=2, chunk=8)
+    found = list(proving.whole(spec, start, texts))
     assert len(found) == 2 and all(check.passed for check in found)
-    assert found[0].bound == proof.BOUNDS["bf16" if kv_type == "auto" else kv_type]
+    assert found[0].bound == proving.BOUNDS["bf16" if kv_type == "auto" else kv_type]
     monkeypatch.setattr(TritonAttention, "attend_into", lambda self, layer, q, out: out.copy_(q))
-    assert not next(proof.whole(spec, start, texts)).passed
+    assert not next(proving.whole(spec, start, texts)).passed
 
 
 def test_a_kernel_that_is_wrong_is_found(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from homebox.kernels.triton import checks
 
-    scope = proof.scope(read(tiny_model), Start(str(tiny_model)), torch.device("cpu"))
+    scope = proving.scope(read(tiny_model), Start(str(tiny_model)), torch.device("cpu"))
     assert all(check.passed for check in checks.SETS["operations"](torch.device("cpu"), scope))
     right = fused.silu_and_multiply
     monkeypatch.setattr(checks, "silu_and_multiply", lambda x: right(x) * 1.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from homebox.kernels import fp8
 from homebox.kernels.fp8 import multiplies, quantise
 
 # Three bits of a fraction: off by up to 1 part in 16, or by half of the smallest step below 2^-6 of the scale.
@@ -40,5 +41,6 @@ def test_a_capability_that_is_not_listed_is_not_taken_for_a_listed_one(
 ) -> None:
     assert not multiplies(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(fp8, "_has_product", lambda device: True)
     monkeypatch.setattr(torch.version, "hip", None)
     assert multiplies(torch.device("cuda", 0)) == can

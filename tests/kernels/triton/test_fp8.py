@@ -25,6 +25,8 @@ def test_rows_are_rounded_as_a_weight_is(dtype: torch.dtype) -> None:
     right = quantise(x)
     assert torch.equal(codes.view(torch.uint8), right.codes.view(torch.uint8))
     assert torch.equal(scales, right.scales)
+    x[4, 50] = math.nan
+    assert round_to_e4m3(x)[1].isnan()[:, 0].tolist() == [i == 4 for i in range(9)]
 
 
 @pytest.mark.parametrize(
