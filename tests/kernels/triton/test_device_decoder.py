@@ -71,7 +71,7 @@ def test_its_texts_are_those_of_the_plain_decoder(
     prompts: dict[str, int],
     tokens: int,
 ) -> None:
-    settings = {"kernels": "reference", "max_chunk_tokens": CHUNK}
+    settings = {"kernels": "reference", "max_chunk_tokens": CHUNK, "max_running": SLOTS}
     ours, theirs = engine(**settings), engine(**settings)
     device = on_triton(ours, depth=2)
     right = ask(theirs, prompts, tokens)

@@ -38,6 +38,7 @@ def test_it_draws_the_very_token_of_the_reference(sizes: Sizes, row: torch.Tenso
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("sizes", SIZES)
 @settings(deadline=None, max_examples=100)
 @given(rows(), st.lists(WISHES, min_size=1, max_size=3))
