@@ -80,7 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attention: str = (
         "auto"  # own: chunks of prompts, on a GPU, by our kernels also where a library is installed
     )
-    quantize: str = "auto"  # weights as the file has them; none: as fp32; int8, int4: float ones in groups of so many bits; fp8: on a GPU
+    quantize: str = "auto"  # weights as the file has them; none: as fp32; int8, int4, fp8 (on a GPU): float ones in so many bits
     kv_type: str = "auto"  # of keys and values, on a GPU
     queue_per_person: int = 32
     queue_total: int = 256

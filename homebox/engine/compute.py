@@ -65,10 +65,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Compute:
-    """A loaded model. `name`: of the kernels; `device`, `weights`, `kv`: where it is computed and the types of weights, of keys and
-    values, in a person's words; `notes`: what the person at this machine should know. `runner` makes the one that computes on these parts and moves
-    blocks to host memory, with `depth` steps launched before the oldest is collected; `prefill_ms`: how long a chunk may be where nobody reads;
-    `cut_layers`: how many layers can be computed one by one; `moves_beside`: whether blocks move while a step is computed."""
+    """A loaded model. `name`: of the kernels; `device`, `weights`, `kv`: where it is computed, the types of weights and of keys and
+    values, in a person's words; `notes`: what the person at this machine should know. `runner` makes the one that computes on
+    these parts and moves blocks to host memory, with `depth` steps launched before the oldest is collected; `prefill_ms`: how
+    long a chunk may be where nobody reads; `cut_layers`: how many layers can be computed one by one; `moves_beside`: whether
+    blocks move while a step is computed."""
 
     spec: DecoderSpec
     groups: list[Group]

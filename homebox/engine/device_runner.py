@@ -207,7 +207,8 @@ class DeviceRunner:
         return flight
 
     def _move(self, host: HostBlocks, plan: StepPlan) -> tuple[Any, Any]:
-        """Beside the step before this one: no running step touches a block that moves (`KVSpace` frees them later)."""
+        """Beside the step before this one. It touches no block that moves: these are free or cached, and that a block is only when
+        all steps that had it have completed (`KVSpace`)."""
         marks = self._device.beside(lambda: host.move(plan.moved_out, plan.moved_in), self._cleared)
         self._cleared = None
         self._device.follow(marks[1])

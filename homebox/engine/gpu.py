@@ -68,8 +68,8 @@ class Gpu:
 
 
 def find(asked: str) -> Gpu | str:
-    """The GPU that `device` means, or why the processor computes, empty where there is none to speak of. Raises DeviceMissing where a GPU is asked for and there
-    is none that we can use (yet), UsageError where nobody knows such a device."""
+    """The GPU that `device` means, or why the processor computes, empty where there is none to speak of. Raises DeviceMissing where
+    a GPU is asked for and there is none that we can use (yet), UsageError where nobody knows such a device."""
     known = re.fullmatch(r"auto|cpu|cuda(?::([0-9]+))?", asked)
     if known is None:
         raise UsageError(f"device {asked!r} is not known", hint='Use "auto", "cpu", "cuda" or "cuda:1".')

@@ -62,13 +62,12 @@ class Scheduler:
     def __init__(self, limits: Limits, space: KVSpace, step_time: StepTime | None = None) -> None:
         self.limits = limits
         self.space = space
-        self.step_time = step_time or StepTime()
         self.moving = Moving()
         self.pace = Pace(limits.decode_step_ms, limits.prefill_step_ms)
         self.ledger = Ledger()
         self.waiting = WaitingRoom(self.ledger)
         self.admission = AdmissionControl(space, self.waiting, limits.horizon_tokens)
-        self.prefill = Prefill(self.step_time, self.pace, limits.layers)
+        self.prefill = Prefill(step_time or StepTime(), self.pace, limits.layers)
         self.running: list[Sequence] = []  # by rank
         self.live: dict[str, Sequence] = {}
         self.preemptions = 0
@@ -84,6 +83,10 @@ class Scheduler:
         self._suspects: list[Sequence] = []  # running, and asked to be alone at first
         self._entered: list[Sequence] = []  # admitted, and the runner does not know yet
         self._ended: list[tuple[int, Progress]] = []  # (deliver once this step completed, the last progress)
+
+    @property
+    def step_time(self) -> StepTime:
+        return self.prefill.step_time
 
     # ------------------------------------------------------------------ requests come and go
 

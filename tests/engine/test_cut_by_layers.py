@@ -66,7 +66,7 @@ def test_the_answer_is_the_one_that_it_has_alone(
     engine: Callable[..., RunningEngine], kernels: str, depth: int
 ) -> None:
     house = engine(kernels=kernels, depth=depth, quantize="none")
-    house.engine.scheduler.step_time = house.engine.scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
+    house.engine.scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
     watched = Watched(house.engine)
     document = [(7 * i * i + i) % 290 + 3 for i in range(DOCUMENT)]
     ask(house, "mia", document, [])
@@ -89,7 +89,7 @@ def test_the_answer_is_the_one_that_it_has_alone(
 @needs_compiler
 def test_on_the_default_path_it_is_the_same_to_the_bit(default_model: Path) -> None:
     house = RunningEngine(Start(str(default_model), kv_bytes=64 * 2**20, depth=2))
-    house.engine.scheduler.step_time = house.engine.scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
+    house.engine.scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
     watched = Watched(house.engine)
     document = [(7 * i * i + i) % 20_000 + 100 for i in range(DOCUMENT)]
     ask(house, "mia", document, [])
@@ -112,7 +112,7 @@ def test_who_leaves_in_the_middle_leaves_nothing_to_the_next_one(
 ) -> None:
     house = engine(quantize="none")
     scheduler = house.engine.scheduler
-    scheduler.step_time = scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
+    scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
     watched = Watched(house.engine)
     document = [(7 * i * i + i) % 290 + 3 for i in range(DOCUMENT)]
     ask(house, "mia", document, [])
@@ -141,7 +141,7 @@ def test_what_is_not_a_number_is_seen_and_cleared_in_the_middle(
     engine: Callable[..., RunningEngine], broken_model: Path, kernels: str
 ) -> None:
     house = engine(model_dir=str(broken_model), kernels=kernels, quantize="none")
-    house.engine.scheduler.step_time = house.engine.scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
+    house.engine.scheduler.prefill.step_time = Slow((5.0, 1.5, 0.02, 0.0))
     watched = Watched(house.engine)
     fine = [5, 6, 7, 8]
     house.submit(Submit("alone", "mia", fine, Sampling(max_tokens=ANSWER, temperature=0.0)))

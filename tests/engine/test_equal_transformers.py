@@ -83,7 +83,7 @@ def run(
     # With its usual horizon, admission leaves room for these short answers and nobody need be preempted.
     engine.scheduler.admission.horizon_tokens = 0
     # How fast this machine is at this moment must not decide what is tried here.
-    engine.scheduler.step_time = engine.scheduler.prefill.step_time = SameTime()
+    engine.scheduler.prefill.step_time = SameTime()
     engine._clock = itertools.count(0.0, 1e-3).__next__
     sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
     opening = Sampling(max_tokens=1, temperature=0.0)

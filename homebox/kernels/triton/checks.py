@@ -55,7 +55,8 @@ class Heads(NamedTuple):
 
 class Scope(NamedTuple):
     """`rows` of attention; `tokens` of what is done to each by itself, of `size`; `weights`, `[outputs, inputs]`, in `kinds`
-    ("int4", "int8", "fp8"), with so many rows of `products`; how many tokens of `vocab` are drawn, each with other wishes, 36 at most."""
+    ("int4", "int8", "fp8"), with so many rows of `products`; how many tokens of `vocab` are drawn, each with other wishes,
+    36 at most."""
 
     dtype: torch.dtype
     attention: tuple[Heads, ...]

@@ -1,7 +1,8 @@
 """Few rows times a quantised weight: the weight is read once, as it is stored, and unpacked in registers.
 
-A weight is groups of 32 inputs (kernels/grouped.py), or codes of e4m3 with a scale for each output (kernels/fp8.py). With 4 bits a group is 16 bytes: inputs 0 to 15 in the low, 16 to 31
-in the high halves, so that one load of a thread is one group, and each half of it meets a run of inputs of its own.
+A weight is groups of 32 inputs (kernels/grouped.py), or codes of e4m3 with a scale for each output (kernels/fp8.py). With 4
+bits a group is 16 bytes: inputs 0 to 15 in the low, 16 to 31 in the high halves, so that one load of a thread is one
+group, and each half of it meets a run of inputs of its own.
 
 `meet_*` is for one row, a person alone: codes are multiplied with the inputs as they are, in fp32, and a group's scale meets the
 sum of its 32, so a weight costs three instructions and never passes through shared memory. `multiply_*` is for more rows: the weight is
