@@ -17,7 +17,7 @@ from homebox.engine.budget import StepTime, chunk_load
 from homebox.engine.compute import Choice, Compute, choose
 from homebox.engine.core import Engine, MeasuredRunner
 from homebox.engine.scheduler import Limits, Scheduler
-from homebox.errors import UsageError
+from homebox.errors import OutOfMemory, UsageError
 from homebox.fit.advice import check
 from homebox.fit.demand import Demand, demand
 from homebox.fit.machine import free_bytes
@@ -56,8 +56,14 @@ def build(
 ) -> Built:
     """`emit` may hold frames back until `flush`. Raises what `parts` raises."""
     compute, decoder, attention, blocks = parts(start, report)
-    host_blocks = _host_blocks(start, compute)
-    host = HostBlocks(attention.cache, host_blocks) if host_blocks else None
+    host_blocks, notes = _host_blocks(start, compute), list(compute.notes)
+    try:
+        host = HostBlocks(attention.cache, host_blocks) if host_blocks else None
+    except OutOfMemory as error:
+        if start.kv_host_bytes is not None:
+            raise
+        host, host_blocks = None, 0
+        notes.append(f"no conversation rests in this machine's memory: {error.message}")
     runner = compute.runner((decoder, attention), host)
     step_time = _measure(runner, min(blocks * start.block_size, start.max_chunk_tokens), report)
     space = KVSpace(compute.groups, [blocks] * len(compute.groups), start.block_size, host_slots=host_blocks)
@@ -81,7 +87,7 @@ def build(
         attention=compute.name,
         weights=compute.weights,
         kv=compute.kv,
-        notes=[*compute.notes, *_notes(context, max_context)],
+        notes=[*notes, *_notes(context, max_context)],
         host_blocks=host_blocks,
     )
     return Built(engine, ready)

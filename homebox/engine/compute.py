@@ -22,7 +22,8 @@ from homebox.engine.core import MeasuredRunner
 from homebox.engine.pace import PREFILL_MS
 from homebox.engine.runner import Runner
 from homebox.errors import DeviceMissing, KernelsMissing, UsageError
-from homebox.fit.demand import demand
+from homebox.fit.advice import check
+from homebox.fit.demand import Demand, demand
 from homebox.fit.machine import free_bytes
 from homebox.fit.model import Model, read
 from homebox.fit.plan import Kernels, Kv, Plan, Quantize, refused
@@ -101,7 +102,7 @@ def choose(start: Start, report: Report) -> Choice:
         chosen = _by_gpu(start, model, found, report)
         if isinstance(chosen, Choice):
             return chosen
-        found = f'{found.name} is here, and {chosen} (device = "cuda" uses it all the same)'
+        found = f"{found.name} is here, and {chosen}"
     if it := refused(plan_for(start, threads=1, kernels="native")):
         if found:  # the GPU that these settings are for is here, and may be used another time
             raise DeviceMissing(f"{found}; {it.why}", hint=f"Set {it.instead} to go on without it.")
@@ -110,7 +111,7 @@ def choose(start: Start, report: Report) -> Choice:
 
 
 def _by_gpu(start: Start, model: Model, found: Gpu, report: Report) -> Choice | str:
-    """Or why not, where nobody has said that it is to be used. Raises UsageError."""
+    """Or why not, where nobody has said that it is to be used. Raises UsageError, and NoMemory where others have its memory now."""
     from homebox.engine import gpu, proof
 
     if start.device != "auto":
@@ -119,12 +120,17 @@ def _by_gpu(start: Start, model: Model, found: Gpu, report: Report) -> Choice | 
         choice = gpu.choice(start, model, found, report)
     except UsageError as error:
         return error.message
-    fit = room(demand(model, choice.plan, started=True), choice.memory())
-    if fit.needed > found.total():
-        return f"this model needs {size(fit.needed)} of its {size(found.total())}"
-    if fit.short:  # for now: others have its memory, and whoever starts us again will see
-        return choice
-    return proof.why_not(found, start, model, report, caches.folder(os.environ)) or choice
+    # All of its memory, with what we have taken of it already.
+    ever = room(demand(model, choice.plan), Memory(found.total(), choice.memory().kind))
+    if ever.short:
+        return f"this model needs {size(ever.needed)} of its {size(found.total())}"
+
+    def ask(plan: Plan) -> Demand:
+        return demand(model, plan, started=True)
+
+    check(room(ask(choice.plan), choice.memory()), model, choice.plan, ask)  # others may have it for now
+    why = proof.why_not(found, start, model, report, caches.folder(os.environ))
+    return f'{why} (device = "cuda" uses it all the same)' if why else choice
 
 
 def _by_processor(start: Start, model: Model, report: Report, notes: list[str]) -> Choice:

@@ -26,6 +26,7 @@ from homebox.engine.gpu import Gpu
 from homebox.errors import KernelsMissing
 from homebox.fit.model import Model
 from homebox.fit.plan import kinds, kv_kind
+from homebox.kernels.fp8 import multiplies
 from homebox.kernels.remembered import Finding, Remembered
 from homebox.model.loader import Report
 from homebox.wire.frames import Start
@@ -84,7 +85,7 @@ def _about(gpu: Gpu, start: Start, model: Model) -> dict[str, str]:
         "kernels": trial.own_build(),
         "around them": _own_build(),
         "model": f"{numbers} {sorted(set(map(str, spec.windows)))}",
-        "kept": f"{kinds(model, plan)}, {kv_kind(model, plan)}",
+        "kept": f"{kinds(model, plan)}, {kv_kind(model, plan)}, products of fp8: {multiplies(gpu.device)}",
     }
 
 
@@ -143,9 +144,9 @@ def _read(name: str, out: str, err: str, ended: int) -> Outcome:
         check = json.loads(line)
         if not check["error"] <= check["bound"]:
             off = f"{check['name']} is off by {check['error']:.2g}, of which {check['bound']:g} is rounding"
-            return Outcome(off, lasting=True)
+            return Outcome(off if check["bound"] else f"{check['name']}: not so", lasting=True)
     if ended == NO_MEMORY:
-        return Outcome("too little memory is free for that")
+        return Outcome(f"{name}: too little memory is free, on it or in this machine")
     if ended:
         last = (err.strip().splitlines() or [f"ended with {ended}"])[-1]
         return Outcome(f"{name}: {last[:200]}", lasting=ended in _CRASHES)

@@ -195,11 +195,18 @@ def device_for(device: torch.device) -> Device:
     return ImmediateDevice() if device.type == "cpu" else CudaDevice(device)
 
 
-def pin(host: torch.Tensor) -> None:
-    """Have a GPU read and write this memory by itself, for as long as the process lives. As it is: torch's own pinned memory is
+_PORTABLE = 1  # cudaHostRegisterPortable: for every GPU
+
+
+def pin(host: torch.Tensor, device: torch.device) -> None:
+    """Have this GPU read and write this memory by itself, for as long as the process lives. As it is: torch's own pinned memory is
     rounded up to a power of two. Raises OutOfMemory where the system does not lock so much."""
-    runtime = torch.cuda.cudart()
-    if failed := int(runtime.cudaHostRegister(host.data_ptr(), host.nbytes, 0)):
+    with torch.cuda.device(device):
+        failed = int(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.nbytes, _PORTABLE))
+        if failed:  # CUDA keeps it as the last error, and the next launch would be blamed for it
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=device)
+    if failed:
         raise OutOfMemory(
             f"{host.nbytes / 2**30:.1f} GiB of this machine's memory cannot be locked for the GPU (CUDA error {failed})",
             hint="Lower kv_host_memory, or raise the limit on locked memory (ulimit -l, LimitMEMLOCK=).",

@@ -55,6 +55,8 @@ def _has_product(device: torch.device) -> bool:
     scales = torch.ones(16, 1, dtype=torch.float32, device=device)
     try:
         torch._scaled_mm(codes, codes.T, scale_a=scales, scale_b=scales.T, out_dtype=torch.bfloat16)
+    except torch.OutOfMemoryError:
+        raise  # that says nothing of the product
     except RuntimeError:
         return False
     return True

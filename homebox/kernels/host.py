@@ -56,5 +56,5 @@ class _Place(NamedTuple):
         host = torch.empty((slots, *shape), dtype=part.dtype)
         if not on_gpu:
             return _Place(part, host, None)
-        pin(host)
+        pin(host, part.device)
         return _Place(part, host, torch.empty(shape, dtype=part.dtype, device=part.device))

@@ -16,6 +16,7 @@ from homebox.engine.proof import Outcome
 from homebox.errors import DeviceMissing, NoMemory
 from homebox.fit.model import read
 from homebox.fit.room import Memory
+from homebox.kernels.host import HostBlocks
 from homebox.wire.frames import Start
 from tests.engine.conftest import RunningEngine
 
@@ -24,6 +25,7 @@ pytest.importorskip("triton", reason="the development extra brings Triton on Lin
 from homebox.kernels.triton import fused
 from homebox.kernels.triton.attention import TritonAttention
 
+Moves = tuple[tuple[int, int, int], ...]
 Make = Callable[..., RunningEngine]
 PRETENDED = gpu.Gpu(torch.device("cpu"), "a card", unified=True, dtype=torch.float32)
 
@@ -97,7 +99,7 @@ def test_what_only_came_in_the_way_is_tried_again_at_the_next_start(why_not: Cal
         ("", "RuntimeError: CUDA error: an illegal memory access", proof.ILLEGAL, Outcome("whole: RuntimeError: CUDA error: an illegal memory access", True)),
         ("", "", -9, Outcome("whole: ended with -9")),
         ("", "RuntimeError: Failed to find C compiler", 1, Outcome("whole: RuntimeError: Failed to find C compiler")),
-        ("", "whatever", proof.NO_MEMORY, Outcome("too little memory is free for that")),
+        ("", "whatever", proof.NO_MEMORY, Outcome("whole: too little memory is free, on it or in this machine")),
     ],
 )  # fmt: skip
 def test_how_a_process_ends_says_whether_it_will_end_so_again(
@@ -214,6 +216,29 @@ def test_a_whole_engine_that_is_right_passes_and_one_that_is_wrong_does_not(
     assert found[0].bound == proving.BOUNDS["bf16" if kv_type == "auto" else kv_type]
     monkeypatch.setattr(TritonAttention, "attend_into", lambda self, layer, q, out: out.copy_(q))
     assert not next(proving.whole(spec, start, texts)).passed
+
+
+@pytest.mark.parametrize("spoiled", [2, 9])
+def test_one_block_that_comes_back_with_other_contents_is_found(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, spoiled: int
+) -> None:
+    """With the processor's kernels: what is tried is whether the comparison sees it."""
+    start = Start(str(tiny_model), device="cpu", kernels="reference")
+    spec = read(tiny_model).spec
+    assert all(check.passed for check in proving.whole(spec, start))
+    move, seen = HostBlocks.move, []
+
+    def wrong(self: HostBlocks, out: Moves, into: Moves) -> None:
+        move(self, out, into)
+        for group, block, _ in into:
+            seen.append(block)
+            if len(seen) == spoiled:
+                for memory in self._places:
+                    memory[group].device[block] = memory[group].device[block - 1]
+
+    monkeypatch.setattr(HostBlocks, "move", wrong)
+    found = list(proving.whole(spec, start))
+    assert len(seen) > spoiled and found[0].passed and not found[1].passed
 
 
 def test_a_kernel_that_is_wrong_is_found(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
