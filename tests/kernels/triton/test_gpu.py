@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from homebox.engine import gpu
+from homebox.engine import build, gpu
 from homebox.engine.compute import choose
-from homebox.errors import DeviceMissing, UsageError
+from homebox.errors import DeviceMissing, OutOfMemory, UsageError
 from homebox.kernels import flash
 from homebox.kernels.triton import trial
 from homebox.wire.frames import Sampling, Start, Submit
@@ -89,3 +90,21 @@ def test_a_library_that_was_found_to_be_faster_computes_prompts_and_own_means_ou
     calls.clear()
     runner.measure(12)
     assert calls["done"] == done
+
+
+def test_memory_that_cannot_be_locked_ends_only_who_asked_for_it(
+    engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OutOfMemory("5.0 GiB of this machine's memory cannot be locked for the GPU")
+
+    monkeypatch.setattr(gpu, "find", lambda asked: replace(PRETENDED, unified=False))
+    monkeypatch.setattr(build, "_MEASURED_TOKENS", (1,))
+    monkeypatch.setattr(build, "HostBlocks", refused)
+    ready = engine(device="cuda", max_running=2, max_chunk_tokens=8).ready
+    assert ready.host_blocks == 0
+    assert ready.notes == [
+        "no conversation rests in this machine's memory: 5.0 GiB of this machine's memory cannot be locked for the GPU"
+    ]
+    with pytest.raises(OutOfMemory):
+        engine(device="cuda", max_running=2, max_chunk_tokens=8, kv_host_bytes=1 << 20)
