@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def _is_long(config: pytest.Config) -> bool:
     chosen = config.getoption("markexpr")
     return "long" in chosen and "not long" not in chosen
+
+
+@pytest.fixture
+def one_thread_of_torch() -> Iterator[None]:
+    """What is small is slow on two threads while other processes run: each waits for the other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that are not marked are left out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,7 @@ from tests.daemon.tiny_model import build
 TEXTS = [[(7 * place + 3 * i) % 300 for i in range(21)] for place in range(4)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads wait for each other by spinning, on a busy machine for most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread_of_torch")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,7 @@ from homebox.kernels.triton.linear import Fp8Linear, GroupedLinear
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def one_thread_of_torch() -> Iterator[None]:
-    """On a busy machine two wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread_of_torch")
 
 
 def loaded(folder: Path, quantize: str, dtype: torch.dtype = torch.float32) -> Weights:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -76,13 +76,7 @@ def functions() -> ctypes.CDLL:
     return functions
 
 
-@pytest.fixture(autouse=True)
-def one_thread_of_torch() -> Iterator[None]:
-    """What is small is slow on two threads while other processes run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread_of_torch")
 
 
 def save(folder: Path, dtype: torch.dtype = torch.float32, **config: Any) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,7 @@ BLOCK = 16
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def one_thread_of_torch() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread_of_torch")
 
 
 @pytest.fixture
