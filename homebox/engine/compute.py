@@ -92,11 +92,12 @@ class Compute:
 
 
 def choose(start: Start, report: Report) -> Choice:
-    """Raises BadFile for a model that these kernels cannot run, UsageError for settings that only a GPU could meet,
-    KernelsMissing where native ones are asked for and cannot be."""
+    """Raises BadFile for a model that these kernels cannot run, UsageError for settings that only a GPU could meet, DeviceMissing
+    and NoMemory where there is one that is waited for, KernelsMissing where native ones are asked for and cannot be."""
     from homebox.engine import gpu
 
     found, folder = gpu.find(start.device), Path(start.model_dir)
+    usable = isinstance(found, gpu.Gpu)
     if isinstance(found, gpu.Gpu):
         model = read(folder)
         chosen = _by_gpu(start, model, found, report)
@@ -104,9 +105,10 @@ def choose(start: Start, report: Report) -> Choice:
             return chosen
         found = f"{found.name} is here, and {chosen}"
     if it := refused(plan_for(start, threads=1, kernels="native")):
-        if found:  # the GPU that these settings are for is here, and may be used another time
-            raise DeviceMissing(f"{found}; {it.why}", hint=f"Set {it.instead} to go on without it.")
-        raise UsageError(it.why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')
+        why = f"{found}; {it.why}" if found else it.why
+        if usable:  # the GPU that these settings are for is here, and may be used another time
+            raise DeviceMissing(why, hint=f"Set {it.instead} to go on without it.")
+        raise UsageError(why, hint=f'Set {it.instead}, or device = "cuda" where there is a GPU.')
     return _by_processor(start, read(folder), report, [f"{found}: the processor computes"] if found else [])
 
 

@@ -13,7 +13,7 @@ import torch
 
 from homebox.engine import build, gpu, proof, proving
 from homebox.engine.proof import Outcome
-from homebox.errors import DeviceMissing, NoMemory
+from homebox.errors import DeviceMissing, NoMemory, UsageError
 from homebox.fit.model import read
 from homebox.fit.room import Memory
 from homebox.kernels.host import HostBlocks
@@ -176,6 +176,14 @@ def test_the_settings_decide_whether_it_is_asked(engine: Make, monkeypatch: pyte
     ready = engine(device="auto", max_running=2, max_chunk_tokens=8).ready
     assert ready.attention == "triton" and not ready.notes
     assert asked == ["auto"] * 3
+
+
+def test_settings_for_a_gpu_that_cannot_be_used_are_refused_and_not_waited_with(
+    engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "find", lambda asked: "a GPU is here, but not Triton")
+    with pytest.raises(UsageError, match=r"a GPU is here, but not Triton; kv_type"):
+        engine(device="auto", kv_type="int8")
 
 
 def test_a_gpu_that_is_too_small_is_said_and_one_that_is_full_is_waited_for(
